@@ -1,0 +1,40 @@
+-- bucket: token buckets in integer micro-tokens. A bucket is a hash
+-- { v = micro-tokens, at = time in microseconds, rem = rest of the division };
+-- the rest is kept, so that hammering loses nothing and gains nothing. A
+-- missing bucket is full. Time never runs back: an earlier clock adds nothing.
+
+local function bucket_read(key, cap, rate, period, us)
+  local full = cap * 1000000
+  local h = redis.call('HMGET', key, 'v', 'at', 'rem')
+  if not (h[1] and h[2] and h[3]) then
+    return { key = key, v = full, at = us, rem = 0, full = full, rate = rate, period = period }
+  end
+  local v, at, rem = tonumber(h[1]), tonumber(h[2]), tonumber(h[3])
+  local elapsed = us - at
+  if elapsed > 0 then
+    at = us
+    if rate > 0 and v < full then
+      if elapsed >= (full - v) * period / rate then
+        v, rem = full, 0
+      else
+        local gained = elapsed * rate + rem
+        local add = math.floor(gained / period)
+        v, rem = v + add, gained - add * period
+      end
+    end
+  end
+  if v >= full then
+    v, rem = full, 0
+  end
+  return { key = key, v = v, at = at, rem = rem, full = full, rate = rate, period = period }
+end
+
+-- Writes a bucket with the expiry after which it would be full anyway.
+local function bucket_write(b)
+  redis.call('HSET', b.key, 'v', int(b.v), 'at', int(b.at), 'rem', int(b.rem))
+  if b.rate > 0 then
+    redis.call('PEXPIRE', b.key, int(math.ceil((b.full - b.v) * b.period / b.rate / 1000) + 60000))
+  else
+    redis.call('PERSIST', b.key)
+  end
+end
