@@ -66,7 +66,7 @@ type AccountLoad struct {
 	MaxInflight  int64 // slots of the scope, on its `ever` account; -1: no limit
 	Spent        int64 // as far as folded
 	Fold         int64 // number of the fold that Spent came from; 0: none yet
-	Adj          int64 // number of the last adjustment contained in Total; 0: none yet
+	Adj          int64 // number of the last adjustment that was decided: Total contains it, or it was refused; 0: none yet
 }
 
 // Loads are the accounts of one chain, in its order, as of one version of the tenant.
