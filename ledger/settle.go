@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -251,20 +250,18 @@ func stuck(e *End, outcome lua.Outcome) {
 
 // acknowledge notes that the receipt may expire.
 func (l *lane) acknowledge(e *End, refunded bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	// Beyond the bound the receipt keeps its 7 days: memory in Redis, no amount.
-	if len(l.mu.receipts) < backlogMax {
-		l.mu.receipts = append(l.mu.receipts, lua.Confirmation{
-			Tenant: e.Target.Tenant, ID: e.Target.ID, Refunded: refunded, Forget: e.Forget && e.Kind == Charge,
-		})
-	}
+	l.note(lua.Confirmation{
+		Tenant: e.Target.Tenant, ID: e.Target.ID, Refunded: refunded, Forget: e.Forget && e.Kind == Charge,
+	})
 }
 
 // Acknowledge notes that the end of a hold is known to whoever asked for it
 // (a decision-API call answered by Redis), so that its receipt may expire.
-func (s *Settler) Acknowledge(store *lua.Store, c lua.Confirmation) {
-	l := s.lanes[store]
+func (s *Settler) Acknowledge(store *lua.Store, c lua.Confirmation) { s.lanes[store].note(c) }
+
+// note queues a confirmation. Beyond the bound the receipt keeps its 7 days:
+// memory in Redis, no amount.
+func (l *lane) note(c lua.Confirmation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.mu.receipts) < backlogMax {
@@ -281,20 +278,17 @@ func (s *Settler) confirm(l *lane) {
 			return
 		case <-tick.C:
 		}
-		for {
-			batch := l.takeReceipts()
-			if len(batch) == 0 {
-				break
-			}
+		batch := l.takeReceipts()
+		for len(batch) > 0 {
+			n := min(len(batch), confirmMost)
 			ctx, cancel := context.WithTimeout(s.life, settleTimeout)
-			err := l.store.Confirm(ctx, batch)
+			err := l.store.Confirm(ctx, batch[:n])
 			cancel()
 			if err != nil {
-				if !errors.Is(err, context.Canceled) {
-					l.putBack(batch)
-				}
+				l.putBack(batch)
 				break
 			}
+			batch = batch[n:]
 		}
 	}
 }
@@ -302,9 +296,8 @@ func (s *Settler) confirm(l *lane) {
 func (l *lane) takeReceipts() []lua.Confirmation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(len(l.mu.receipts), confirmMost)
-	batch := append([]lua.Confirmation(nil), l.mu.receipts[:n]...)
-	l.mu.receipts = append(l.mu.receipts[:0], l.mu.receipts[n:]...)
+	batch := l.mu.receipts
+	l.mu.receipts = nil
 	return batch
 }
 

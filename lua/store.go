@@ -51,9 +51,11 @@ type Store struct {
 	limit    int64
 	suspect  atomic.Int64 // Unix nanoseconds until which calls run beside their caller; see do
 	epoch    time.Time    // origin of the monotonic clock
+	rtt      roundTrip
 	offset   atomic.Int64 // Redis' ms minus ms since epoch, as of the last reply
 	stop     context.CancelFunc
 	done     sync.WaitGroup
+	instead  map[*script]*script // tests only: what runs in place of a script; nil otherwise
 }
 
 // heartbeatEvery: a tracking connection hears nothing after it broke until its
@@ -177,6 +179,10 @@ func (s *Store) heartbeat(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			// Keeps Redis' time and the round trip known while nothing is decided.
+			ping, cancel := context.WithTimeout(ctx, budgetHigh)
+			_ = s.Ping(ping)
+			cancel()
 			for _, node := range s.track.Nodes() {
 				beat, cancel := context.WithTimeout(ctx, heartbeatEvery)
 				node.Do(beat, node.B().Ping().Build())
@@ -257,7 +263,9 @@ func (s *Store) do(ctx context.Context, name string, call func(context.Context) 
 	if s.guard != nil {
 		s.guard.After(err, took)
 	}
-	if err != nil {
+	if err == nil {
+		s.rtt.saw(took)
+	} else {
 		redisErrors(errorKind(err)).Inc()
 		return none, fmt.Errorf("store %s: %s: %w", s.name, name, err)
 	}
