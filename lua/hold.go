@@ -357,6 +357,9 @@ func floorDiv(a, b int64) int64 {
 // SCRIPT FLUSH, a promoted replica) the text goes along, with the same
 // arguments, so the same ids.
 func (s *Store) run(ctx context.Context, sc *script, keys, args []string) (*reply, error) {
+	if other := s.instead[sc]; other != nil {
+		sc = other
+	}
 	res, err := s.do(ctx, sc.name, func(ctx context.Context) rueidis.RedisResult {
 		return sc.exec.Exec(ctx, s.decide, keys, args)
 	})

@@ -20,6 +20,7 @@ local org = KEYS[4]
 local h = redis.call('HMGET', KEYS[1], 'state', 'amount', 'gens', 'charged', 'deadline', 'tokens', 'chain', 'attempts', 'voids', 'kind')
 local state = h[1]
 local amount = tonumber(h[2] or '0')
+local undo = outcome == 'void' and ARGV[5] == 'undo' and state == 'settled' and h[10] == 'consume'
 
 local function head(status, dup, refunded, charged, after)
   return { status, now, dup, refunded, charged, after, 0 }
@@ -31,10 +32,8 @@ end
 local list, voids = {}, {}
 if outcome == 'void' then
   voids = words(h[9] or '')
-  for i = 1, #voids do
-    if voids[i] == attempt then
-      return head('ok', 1, 0, 0, state or '')
-    end
+  if contains(voids, attempt) then
+    return head('ok', 1, 0, 0, state or '')
   end
   voids[#voids + 1] = attempt
   if #voids > 8 then
@@ -54,6 +53,9 @@ if outcome == 'void' then
       list[#list + 1] = all[i]
     end
   end
+  if mine and #list == 0 and (state == 'held' or undo) and not same_chain(h[7], n) then
+    return head('chain', 0, 0, 0, state)
+  end
   redis.call('HSET', KEYS[1], 'attempts', table.concat(list, ' '), 'voids', table.concat(voids, ' '))
   if #list > 0 or not mine then
     return head('shared', 0, 0, 0, state)
@@ -66,7 +68,6 @@ end
 if not state then
   return head('unknown', 0, 0, 0, '')
 end
-local undo = outcome == 'void' and ARGV[5] == 'undo' and state == 'settled' and h[10] == 'consume'
 if state == 'settled' and not undo then
   return head('settled', 0, 0, tonumber(h[4]), state)
 end
@@ -95,7 +96,7 @@ for i = 1, n do
       end
     end
     account_save(a, now)
-    redis.call('HINCRBY', a.key, 'refunded', int(amount))
+    account_refunded(a, amount)
   end
   if a then
     account_reply(out, a)
@@ -106,7 +107,7 @@ local taken = tonumber(h[6] or '0')
 for i = 1, nb do
   local at = 6 + (i - 1) * 4
   local b = bucket_read(KEYS[3 + n + i], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), us)
-  b.v = math.min(b.full, b.v + taken * 1000000)
+  bucket_add(b, taken)
   bucket_write(b)
 end
 redis.call('HSET', KEYS[1], 'state', after, 'charged', '0', 'refunded', int(amount), 'ended_at', int(now))

@@ -13,7 +13,7 @@
 --        n × (total, overage_limit, spent, prepaid, leased, max_inflight, inflight, slots_leased), nb × micro-tokens left
 --        status: ok | short (a limit forbids it) | load (accounts missing: their numbers follow the head)
 --        | period (an account's period is over) | expired (ran after not_after) | conflict (known id, other content)
---        | void (this attempt was voided) | amount (a sum would pass 2^53-1)
+--        | void (this attempt was voided) | amount (a sum would pass 2^53-1, or an argument is no amount)
 --        Only ok writes, but for accounts that it loaded.
 -- Keeps  I1, I2: every account and bucket is checked before the first write; a repeat changes no amount.
 -- include: base account bucket
@@ -48,7 +48,7 @@ end
 local h = redis.call('HMGET', KEYS[1], 'state', 'fp', 'amount', 'charged', 'deadline', 'attempts', 'voids')
 local voids = h[7] or ''
 if h[1] then
-  if string.find(voids, attempt, 1, true) then
+  if contains(words(voids), attempt) then
     return reply('void', 0, 0, 0, 0, h[1])
   end
   if h[1] ~= 'void' then
@@ -100,6 +100,14 @@ if #missing > 0 then
   return out
 end
 
+local sane = is_amount(amount) and is_amount(tonumber(ARGV[13]))
+for i = 1, nb do
+  sane = sane and is_amount(tonumber(ARGV[first + n * 3 + i * 4]))
+end
+if not sane then
+  return reply('amount', 0, 0, 0, 0, '')
+end
+
 local hold = ARGV[8] == 'hold'
 local status = 'ok'
 for i = 1, n do
@@ -120,8 +128,8 @@ local buckets, need = {}, {}
 for i = 1, nb do
   local at = first + n * 3 + (i - 1) * 4
   buckets[i] = bucket_read(KEYS[3 + n + i], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), us)
-  need[i] = tonumber(ARGV[at + 4]) * 1000000
-  if status == 'ok' and buckets[i].v < need[i] then
+  need[i] = tonumber(ARGV[at + 4])
+  if status == 'ok' and buckets[i].v < need[i] * 1000000 then
     status = 'short'
   end
 end
@@ -144,7 +152,7 @@ for i = 1, n do
   account_save(a, now)
 end
 for i = 1, nb do
-  buckets[i].v = buckets[i].v - need[i]
+  bucket_add(buckets[i], -need[i])
   bucket_write(buckets[i])
 end
 local deadline = now + tonumber(ARGV[7])
@@ -152,13 +160,13 @@ local state, charged = 'held', 0
 if not hold then
   state, charged = 'settled', amount
 end
+if h[1] then
+  redis.call('DEL', KEYS[1]) -- a tombstone, or the record of a voided hold: only its voids live on
+end
 redis.call('HSET', KEYS[1], 'state', state, 'kind', ARGV[8], 'amount', int(amount), 'fp', ARGV[9], 'attempts', attempt,
   'voids', voids, 'price_id', ARGV[11], 'node', ARGV[12], 'tokens', ARGV[13], 'chain', ARGV[14], 'windows', ARGV[15],
   'gens', table.concat(gens, ' '), 'created_at', int(now), 'deadline', int(deadline))
 if hold then
-  if h[1] then
-    redis.call('PERSIST', KEYS[1]) -- it was a tombstone
-  end
   redis.call('ZADD', KEYS[2], int(deadline), index_name(KEYS[1]))
 else
   redis.call('HSET', KEYS[1], 'charged', int(amount), 'refunded', '0', 'late', '0', 'ended_at', int(now))

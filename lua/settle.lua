@@ -47,10 +47,11 @@ end
 if state == 'released' or state == 'void' then
   return head('released', 0, reserved, 0, 0, 0)
 end
-if state then
-  if not same_chain(h[8], n) then
-    return head('chain', 0, reserved, 0, 0, 0)
-  end
+if state and not same_chain(h[8], n) then
+  return head('chain', 0, reserved, 0, 0, 0)
+end
+if not is_amount(actual) then
+  return head('amount', 0, reserved, 0, 0, 0)
 end
 
 local late = state == 'held' and 0 or 1
@@ -109,7 +110,7 @@ if tokens >= 0 and late == 0 then
   for i = 1, nb do
     local at = 7 + n * 3 + (i - 1) * 4
     local b = bucket_read(KEYS[3 + n + i], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), us)
-    b.v = math.min(b.full, b.v + (taken - tokens) * 1000000)
+    bucket_add(b, taken - tokens)
     bucket_write(b)
   end
 end

@@ -84,6 +84,12 @@ local function account_save(a, now)
   redis.call('PEXPIRE', a.key, account_ttl(a.key))
 end
 
+-- Raises what was freed over the account's life; it stops at MAX.
+local function account_refunded(a, amount)
+  local refunded = tonumber(redis.call('HGET', a.key, 'refunded') or '0')
+  redis.call('HSET', a.key, 'refunded', int(math.min(MAX, refunded + amount)))
+end
+
 -- Eight numbers of an account, in the order that the Go side reads.
 local function account_reply(out, a)
   local n = #out

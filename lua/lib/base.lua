@@ -15,6 +15,11 @@ local function int(x)
   return string.format('%.0f', x)
 end
 
+-- Whether x is an amount: a whole number from 0 to MAX.
+local function is_amount(x)
+  return x ~= nil and x >= 0 and x <= MAX and x == math.floor(x)
+end
+
 -- Words of a space-separated list.
 local function words(s)
   local out = {}
@@ -22,4 +27,13 @@ local function words(s)
     out[#out + 1] = w
   end
   return out
+end
+
+local function contains(list, word)
+  for i = 1, #list do
+    if list[i] == word then
+      return true
+    end
+  end
+  return false
 end

@@ -2,6 +2,9 @@
 -- { v = micro-tokens, at = time in microseconds, rem = rest of the division };
 -- the rest is kept, so that hammering loses nothing and gains nothing. A
 -- missing bucket is full. Time never runs back: an earlier clock adds nothing.
+-- All is exact: capacity and debt are bounded so that (full - v) * period < 2^53.
+
+local DEBT_MAX = 50000000000000 -- micro-tokens; a correction that owes more is cut to 50 million tokens
 
 local function bucket_read(key, cap, rate, period, us)
   local full = cap * 1000000
@@ -27,6 +30,17 @@ local function bucket_read(key, cap, rate, period, us)
     v, rem = full, 0
   end
   return { key = key, v = v, at = at, rem = rem, full = full, rate = rate, period = period }
+end
+
+-- Gives tokens, or takes them when negative, whatever is there.
+local function bucket_add(b, tokens)
+  b.v = b.v + tokens * 1000000
+  if b.v >= b.full then
+    b.v, b.rem = b.full, 0
+  end
+  if b.v < -DEBT_MAX then
+    b.v, b.rem = -DEBT_MAX, 0
+  end
 end
 
 -- Writes a bucket with the expiry after which it would be full anyway.

@@ -1,0 +1,538 @@
+package lua
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"tollgate/lua/redistest"
+	"tollgate/quota"
+)
+
+// long says that the long form of the tests is wanted: make fuzz, make e2e.
+func long() bool { return os.Getenv("TOLLGATE_LONG") != "" }
+
+// history is one random life of a tenant, in Redis and in the model.
+type history struct {
+	*bench
+	m       *model
+	truth   map[string]AccountLoad // what SQL would say
+	version int64
+	adj     int64
+	periods map[quota.Scope][]quota.Period
+	rates   [4]BucketArg
+	chains  map[string]quota.Chain // the chain that a hold was last asked with
+	again   func(t *rapid.T)       // the last call, to be repeated
+	// What records that Redis lost leave frozen, by account and gen.
+	stranded map[string]struct{ prepaid, inflight int64 }
+}
+
+// neighbour holds keys of another tenant and a document, which nothing may touch.
+var neighbour = [][]string{
+	{"HSET", "quota:{t_other}:org:t_other", "total", "5", "prepaid", "1"},
+	{"ZADD", "quota:{t_other}:deadlines", "1", "req:1"},
+	{"HSET", "rl:{t_other}:key:k_1:r", "v", "7"},
+	{"HSET", "tgkey:{abc}", "doc", "1 {}"},
+	{"SET", "tgledger", "someone"},
+}
+
+func newHistory(t *rapid.T, b *bench) *history {
+	_, err := b.redis.Do("FLUSHALL")
+	require.NoError(t, err)
+	for _, c := range neighbour {
+		_, err := b.redis.Do(c...)
+		require.NoError(t, err)
+	}
+	b.setClock(t, 1_790_000_000_000_000+rapid.Int64Range(0, 86_400_000_000).Draw(t, "start"))
+	h := &history{
+		bench: b, m: newModel("t_hist"), truth: map[string]AccountLoad{}, version: 1,
+		periods: map[quota.Scope][]quota.Period{}, chains: map[string]quota.Chain{}, again: func(*rapid.T) {},
+		stranded: map[string]struct{ prepaid, inflight int64 }{},
+	}
+	for _, scope := range quota.Scopes {
+		for _, p := range []quota.Period{quota.Month, quota.Day} {
+			if rapid.Bool().Draw(t, "limited "+scope.String()+" "+p.String()) {
+				h.periods[scope] = append(h.periods[scope], p)
+			}
+		}
+	}
+	units := []quota.Unit{quota.UnitRPM, quota.UnitTPM, quota.UnitRPS, quota.UnitTPM}
+	scopes := []quota.Scope{quota.Org, quota.App, quota.Key, quota.Org}
+	for i := range h.rates {
+		h.rates[i] = BucketArg{Scope: scopes[i], ID: "b", Unit: units[i], Limit: drawLimit(t)}
+	}
+	return h
+}
+
+func drawLimit(t *rapid.T) quota.Bucket {
+	rate := rapid.SampledFrom([]int64{0, 1, 7, 59, 1000, quota.RateMax})
+	return quota.Bucket{Rate: rate.Draw(t, "rate"), Burst: rate.Draw(t, "burst")}
+}
+
+// chain is the chain of one of three keys as of now.
+func (h *history) chain(key int) quota.Chain {
+	ids := [3]string{h.m.tenant, []string{"a_1", "a_1", "a_2"}[key], "k_" + strconv.Itoa(key)}
+	var c quota.Chain
+	for _, p := range []quota.Period{quota.Ever, quota.Month, quota.Day} {
+		for i, scope := range quota.Scopes {
+			if p == quota.Ever || slices.Contains(h.periods[scope], p) {
+				c = append(c, quota.Account{Scope: scope, ID: ids[i], Period: p, Window: quota.WindowAt(p, h.millis(), time.UTC)})
+			}
+		}
+	}
+	return c
+}
+
+var (
+	drawID     = rapid.SampledFrom([]string{"1", "2", "3", "k_1:9", "5"})
+	drawAmount = rapid.OneOf(rapid.Int64Range(0, 12), rapid.SampledFrom([]int64{1, 5, 60, 1000, quota.CreditsMax / 2, quota.CreditsMax, quota.CreditsMax + 1, -1, -9}))
+	drawTotal  = rapid.SampledFrom([]int64{quota.Unlimited, quota.Unlimited, 0, 10, 100, 5000, quota.CreditsMax})
+	drawTry    = rapid.SampledFrom([]string{"a", "a1", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
+	drawKey    = rapid.IntRange(0, 2)
+	seldom     = rapid.SampledFrom([]bool{false, false, false, false, false, false, false, true})
+)
+
+// loads are what SQL would say of a chain: none, as of now, or as of another version.
+func (h *history) loads(t *rapid.T, chain quota.Chain) *Loads {
+	how := rapid.SampledFrom([]string{"now", "now", "now", "none", "old", "ahead"}).Draw(t, "loads")
+	if how == "none" {
+		return nil
+	}
+	l := &Loads{Version: h.version}
+	if how != "now" {
+		l.Version += map[string]int64{"old": -1, "ahead": 1}[how]
+	}
+	for _, a := range chain {
+		name := accountSuffix(a)
+		v, ok := h.truth[name]
+		if !ok {
+			v = AccountLoad{Total: drawTotal.Draw(t, name), MaxInflight: -1}
+			if a.Period == quota.Ever {
+				v.MaxInflight = rapid.SampledFrom([]int64{-1, -1, -1, 0, 1, 3}).Draw(t, "slots of "+name)
+				if a.Scope == quota.Org {
+					v.OverageLimit = rapid.SampledFrom([]int64{0, 0, 5, quota.CreditsMax}).Draw(t, "overage")
+				}
+			}
+		}
+		v.Fold = rapid.Int64Range(0, 3).Draw(t, "fold")
+		v.Spent = rapid.SampledFrom([]int64{0, 0, 0, 3, 40, quota.CreditsMax}).Draw(t, "folded")
+		h.truth[name] = v
+		l.Accounts = append(l.Accounts, v)
+	}
+	return l
+}
+
+func (h *history) drawBuckets(t *rapid.T, tpmOnly bool) (list []BucketArg) {
+	for _, b := range h.rates {
+		if (tpmOnly && b.Unit != quota.UnitTPM) || rapid.Bool().Draw(t, "without bucket") {
+			continue
+		}
+		if !tpmOnly {
+			b.Need = rapid.SampledFrom([]int64{0, 1, 1, 1, 7, 100, -1, quota.RateMax}).Draw(t, "need")
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// target names a hold by the chain it was made with, or seldom by another one.
+func (h *history) target(t *rapid.T) Target {
+	id := drawID.Draw(t, "id")
+	chain := h.chains[id]
+	if chain == nil || seldom.Draw(t, "other chain") {
+		chain = h.chain(drawKey.Draw(t, "key"))
+	}
+	return Target{Tenant: h.m.tenant, ID: id, Chain: chain, Buckets: h.drawBuckets(t, true)}
+}
+
+func (h *history) reserve(t *rapid.T) {
+	a := &ReserveArgs{
+		Target:  Target{Tenant: h.m.tenant, ID: drawID.Draw(t, "id"), Chain: h.chain(drawKey.Draw(t, "key"))},
+		Amount:  drawAmount.Draw(t, "amount"),
+		TTL:     time.Duration(rapid.SampledFrom([]int64{1, 100, 60_000, 900_000}).Draw(t, "ttl")) * time.Millisecond,
+		Consume: rapid.Bool().Draw(t, "consume"), Fingerprint: "f", Attempt: drawTry.Draw(t, "attempt"), PriceID: "p1", Node: "n1",
+		Tokens: rapid.SampledFrom([]int64{0, 1, 7, 60, -3}).Draw(t, "tokens"), NotAfter: h.millis(),
+	}
+	if seldom.Draw(t, "other content") {
+		a.Fingerprint = "g"
+	}
+	if seldom.Draw(t, "too late") {
+		a.NotAfter--
+	}
+	if old := h.chains[a.ID]; old != nil && seldom.Draw(t, "old windows") {
+		a.Chain = old
+	}
+	a.Loads, a.Buckets = h.loads(t, a.Chain), h.drawBuckets(t, false)
+	h.do(t, func(t *rapid.T) {
+		got, err := h.store.Reserve(t.Context(), a)
+		require.NoError(t, err)
+		before := maps.Clone(h.m.holds)
+		want := h.m.reserve(a, h.now, h.newGen(t))
+		require.Equal(t, want, got)
+		if got.Outcome == Done && !got.Duplicate {
+			h.chains[a.ID] = a.Chain
+			for i, s := range got.States { // I2
+				require.False(t, s.Limited() && s.Spent+s.Prepaid > s.Total+s.OverageLimit, "account %d: %+v", i, s)
+			}
+			require.True(t, before[a.ID] == nil || before[a.ID]["state"] == "void")
+		}
+	})
+}
+
+func (h *history) settle(t *rapid.T) {
+	a := &SettleArgs{
+		Target: h.target(t), Actual: drawAmount.Draw(t, "actual"), Lost: seldom.Draw(t, "lost"),
+		Tokens: rapid.SampledFrom([]int64{-1, 0, 1, 30, quota.TokensMax}).Draw(t, "tokens"),
+	}
+	a.Loads = h.loads(t, a.Chain)
+	h.do(t, func(t *rapid.T) {
+		got, err := h.store.Settle(t.Context(), a)
+		require.NoError(t, err)
+		require.Equal(t, h.m.settle(a, h.now, h.newGen(t)), got)
+	})
+}
+
+func (h *history) release(t *rapid.T) {
+	a := &ReleaseArgs{
+		Target: h.target(t), As: rapid.SampledFrom([]State{StateReleased, StateExpired, StateVoid, StateVoid}).Draw(t, "as"),
+		Attempt: drawTry.Draw(t, "attempt"), Undo: rapid.Bool().Draw(t, "undo"), Fingerprint: "f",
+	}
+	if made := h.m.holds[a.ID]["attempts"]; made != "" && !seldom.Draw(t, "other attempt") {
+		a.Attempt = strings.Fields(made)[0]
+	}
+	if a.Attempt == "*" {
+		a.Attempt = "a"
+	}
+	h.do(t, func(t *rapid.T) {
+		got, err := h.store.Release(t.Context(), a)
+		require.NoError(t, err)
+		require.Equal(t, h.m.release(a, h.now), got)
+	})
+}
+
+// reap does what a reaper does, with the record that Redis has.
+func (h *history) reap(t *rapid.T) {
+	due, err := h.store.Due(t.Context(), []string{h.m.tenant}, h.millis(), 100)
+	require.NoError(t, err)
+	var want []string
+	for name, at := range h.m.deadlines {
+		if at <= h.millis() {
+			want = append(want, name)
+		}
+	}
+	require.Len(t, due, len(want))
+	for _, d := range due {
+		require.Contains(t, want, "req:"+d.ID)
+		a := &ReleaseArgs{Target: Target{Tenant: d.Tenant, ID: d.ID, Chain: d.Record.Chain}, As: StateExpired}
+		got, err := h.store.Release(t.Context(), a)
+		require.NoError(t, err)
+		require.Equal(t, h.m.release(a, h.now), got)
+		require.Contains(t, []Outcome{Done, Unknown, Settled}, got.Outcome)
+	}
+	h.check(t)
+	require.Empty(t, slices.DeleteFunc(slices.Collect(maps.Values(h.m.deadlines)), func(at int64) bool { return at > h.millis() }))
+}
+
+func (h *history) load(t *rapid.T) {
+	chain := h.chain(drawKey.Draw(t, "key"))
+	loads := h.loads(t, chain)
+	h.do(t, func(t *rapid.T) {
+		got, err := h.store.Load(t.Context(), h.m.tenant, chain, loads)
+		require.NoError(t, err)
+		require.Equal(t, h.m.account(chain, loads, false, 0, 0, false, h.now, h.newGen(t)), got)
+	})
+}
+
+func (h *history) adjust(t *rapid.T) {
+	account := h.chain(drawKey.Draw(t, "key"))[rapid.IntRange(0, 2).Draw(t, "scope")]
+	loads := h.loads(t, quota.Chain{account})
+	number := h.adj + rapid.SampledFrom([]int64{1, 1, 1, 0, -1, 3}).Draw(t, "number")
+	delta := rapid.OneOf(rapid.Int64Range(-30, 30), rapid.SampledFrom([]int64{1000, -1000, quota.CreditsMax, -quota.CreditsMax})).Draw(t, "delta")
+	force := rapid.Bool().Draw(t, "force")
+	inBooks := rapid.Bool().Draw(t, "applied in SQL")
+	h.do(t, func(t *rapid.T) {
+		got, err := h.store.Adjust(t.Context(), h.m.tenant, account, loads, number, delta, force)
+		require.NoError(t, err)
+		require.Equal(t, h.m.account(quota.Chain{account}, loads, true, number, delta, force, h.now, h.newGen(t)), got)
+		if got.Outcome == Done {
+			h.adj = max(h.adj, number)
+			name := accountSuffix(account)
+			if v, ok := h.truth[name]; ok && inBooks {
+				v.Total, v.Adj = got.States[0].Total, number
+				h.truth[name] = v
+			}
+		}
+	})
+}
+
+func (h *history) publish(t *rapid.T) {
+	h.version += rapid.Int64Range(0, 2).Draw(t, "newer")
+	version := h.version - rapid.SampledFrom([]int64{0, 0, 0, 1}).Draw(t, "older")
+	field := rapid.SampledFrom([]string{"tenant", "app:a_1", "key:k_1"}).Draw(t, "field")
+	var limits []AccountLimit
+	for _, a := range h.chain(drawKey.Draw(t, "key")) {
+		l := AccountLimit{Account: a}
+		if a.Period != quota.Ever && rapid.Bool().Draw(t, "total") {
+			total := drawTotal.Draw(t, "new total")
+			l.Total = &total
+		}
+		if a.Period == quota.Ever && rapid.Bool().Draw(t, "slots") {
+			slots := rapid.Int64Range(-1, 3).Draw(t, "new slots")
+			l.MaxInflight = &slots
+		}
+		if a.Scope == quota.Org && a.Period == quota.Ever && rapid.Bool().Draw(t, "overage") {
+			overage := rapid.Int64Range(0, 20).Draw(t, "new overage")
+			l.OverageLimit = &overage
+		}
+		limits = append(limits, l)
+	}
+	h.do(t, func(t *rapid.T) {
+		got, err := h.store.PublishConf(t.Context(), h.m.tenant, field, version, []byte(`{"a":1}`), limits)
+		require.NoError(t, err)
+		require.Equal(t, h.m.publish(field, version, `{"a":1}`, limits, h.millis()), got)
+	})
+}
+
+func (h *history) confirm(t *rapid.T) {
+	id := drawID.Draw(t, "id")
+	rec := h.m.holds[id]
+	if rec == nil || rec["state"] == "held" || rec["state"] == "void" {
+		return
+	}
+	c := Confirmation{Tenant: h.m.tenant, ID: id, Refunded: rec["state"] != "settled", Forget: seldom.Draw(t, "forget")}
+	require.NoError(t, h.store.Confirm(t.Context(), []Confirmation{c}))
+	h.m.expiry[HoldKey(h.m.tenant, id)] = map[bool]int64{true: day, false: 15 * 60_000}[c.Refunded]
+	if c.Forget {
+		delete(h.m.holds, id)
+	}
+	h.check(t)
+}
+
+// lose is Redis forgetting: one account, one record, the documents, or all.
+func (h *history) lose(t *rapid.T) {
+	what := rapid.SampledFrom([]string{"account", "account", "account", "hold", "conf", "bucket", "all"}).Draw(t, "what")
+	var keys []string
+	for _, key := range slices.Sorted(maps.Keys(h.want())) {
+		kind := "account"
+		switch {
+		case strings.HasPrefix(key, "rl:"):
+			kind = "bucket"
+		case strings.Contains(key, ":req:"):
+			kind = "hold"
+		case strings.HasSuffix(key, ":conf"):
+			kind = "conf"
+		case strings.HasSuffix(key, ":deadlines"):
+			kind = "index"
+		}
+		if what == kind || what == "all" {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) > 0 && what != "all" {
+		keys = []string{rapid.SampledFrom(keys).Draw(t, "lost")}
+	}
+	for _, key := range keys {
+		_, err := h.redis.Do("DEL", key)
+		require.NoError(t, err)
+		switch {
+		case strings.HasSuffix(key, ":conf"):
+			h.m.version, h.m.docs = "", map[string]string{}
+		case strings.HasSuffix(key, ":deadlines"):
+			h.m.deadlines = map[string]int64{}
+		}
+		id := strings.TrimPrefix(key, HoldKey(h.m.tenant, ""))
+		if rec := h.m.holds[id]; rec["state"] == "held" {
+			for i, name := range strings.Fields(rec["chain"]) {
+				at := prefix(h.m.tenant) + name + " " + strings.Fields(rec["gens"])[i]
+				s := h.stranded[at]
+				s.prepaid += num(rec["amount"])
+				if i < 3 {
+					s.inflight++
+				}
+				h.stranded[at] = s
+			}
+		}
+		delete(h.m.accounts, key)
+		delete(h.m.buckets, key)
+		delete(h.m.holds, id)
+	}
+	h.check(t)
+}
+
+func (h *history) wait(t *rapid.T) {
+	us := rapid.SampledFrom([]int64{1, 999, 1000, 100_000, 1_000_001, 61_000_000, 900_000_000, 86_400_000_000, 31 * 86_400_000_000, -1, -5_000_000}).Draw(t, "wait, µs")
+	h.setClock(t, h.now+us)
+}
+
+func (h *history) changeRate(t *rapid.T) {
+	h.rates[rapid.IntRange(0, len(h.rates)-1).Draw(t, "bucket")].Limit = drawLimit(t)
+}
+
+// do makes a call, checks everything after it, and keeps it for a repeat.
+func (h *history) do(t *rapid.T, call func(*rapid.T)) {
+	call(t)
+	h.again = call
+	h.check(t)
+}
+
+func (h *history) repeat(t *rapid.T) {
+	h.again(t)
+	h.check(t)
+}
+
+var genShape = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// newGen finds the gen that a load has just written, in an account new to the model.
+func (h *history) newGen(t *rapid.T) (gen string) {
+	for key, fields := range dump(t, h.redis) {
+		if g := fields["gen"]; g != "" && h.m.accounts[key] == nil && strings.Contains(key, "{"+h.m.tenant+"}") {
+			require.Regexp(t, genShape, g)
+			require.True(t, gen == "" || gen == g, "one call, one gen")
+			gen = g
+		}
+	}
+	return gen
+}
+
+// check compares all that Redis holds with the model, and the invariants.
+func (h *history) check(t *rapid.T) {
+	got := dump(t, h.redis)
+	for _, c := range neighbour {
+		require.Contains(t, got, c[1])
+		delete(got, c[1])
+	}
+	delete(got, clockKey)
+	delete(got, coverageKey)
+	for key, fields := range got {
+		ttl := num(fields["(ttl)"])
+		delete(fields, "(ttl)")
+		want, mortal := h.m.expiry[key]
+		require.Equal(t, mortal, ttl >= 0, "%s expires", key)
+		if mortal {
+			require.LessOrEqual(t, ttl, want+1, key)
+			require.Greater(t, ttl, want-60_000, key)
+		}
+	}
+	require.Equal(t, h.want(), got)
+	h.invariants(t)
+}
+
+// invariants: I1, and no amount is negative.
+func (h *history) invariants(t *rapid.T) {
+	for key, a := range h.m.accounts {
+		var prepaid, inflight int64
+		for _, hold := range h.m.holds {
+			gens := strings.Fields(hold["gens"])
+			for i, name := range strings.Fields(hold["chain"]) {
+				if hold["state"] == "held" && prefix(h.m.tenant)+name == key && gens[i] == a.gen {
+					prepaid += num(hold["amount"])
+					if i < 3 {
+						inflight++
+					}
+				}
+			}
+		}
+		lost := h.stranded[key+" "+a.gen]
+		require.Equal(t, prepaid+lost.prepaid, a.prepaid, key)
+		require.Equal(t, inflight+lost.inflight, a.inflight, key)
+		require.GreaterOrEqual(t, a.spent, int64(0), key)
+	}
+}
+
+// want is what Redis should hold of the tenant: key → field → value.
+func (h *history) want() map[string]map[string]string {
+	out := map[string]map[string]string{}
+	for key, a := range h.m.accounts {
+		fields := map[string]string{
+			"total": str(a.total), "overage_limit": str(a.overage), "max_inflight": str(a.max), "spent": str(a.spent),
+			"refunded": str(a.refunded), "prepaid": str(a.prepaid), "leased": "0", "inflight": str(a.inflight),
+			"slots_leased": "0", "lessees": "0", "demand": "0", "exact": "0", "gen": a.gen, "fold": a.fold, "adj": str(a.adj),
+			"updated_at": str(a.updated),
+		}
+		if key == h.m.orgKey() {
+			fields["op"], fields["learn_until"] = str(a.op), "0"
+		}
+		out[key] = fields
+	}
+	for id, rec := range h.m.holds {
+		out[HoldKey(h.m.tenant, id)] = rec
+	}
+	for key, b := range h.m.buckets {
+		v, rem := b.split()
+		out[key] = map[string]string{"v": str(v), "at": str(b.at), "rem": str(rem)}
+	}
+	if len(h.m.deadlines) > 0 {
+		z := map[string]string{}
+		for name, at := range h.m.deadlines {
+			z[name] = str(at)
+		}
+		out[DeadlinesKey(h.m.tenant)] = z
+	}
+	conf := maps.Clone(h.m.docs)
+	if h.m.version != "" {
+		conf["version"] = h.m.version
+	}
+	if len(conf) > 0 {
+		out[ConfKey(h.m.tenant)] = conf
+	}
+	return out
+}
+
+const dumpScript = `
+local out = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind, list = redis.call('TYPE', key).ok, {}
+  if kind == 'hash' then list = redis.call('HGETALL', key) end
+  if kind == 'zset' then list = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
+  if kind == 'string' then list = { 'value', redis.call('GET', key) } end
+  out[#out + 1] = { key, redis.call('PTTL', key), list }
+end
+return out`
+
+// dump is everything that a Redis holds: key → field → value, and "(ttl)" in ms.
+func dump(t require.TestingT, r *redistest.Server) map[string]map[string]string {
+	reply, err := r.Do("EVAL", dumpScript, "0")
+	require.NoError(t, err)
+	out := map[string]map[string]string{}
+	for _, row := range reply.([]any) {
+		row := row.([]any)
+		list := row[2].([]any)
+		fields := map[string]string{"(ttl)": str(row[1].(int64))}
+		for i := 0; i < len(list); i += 2 {
+			fields[list[i].(string)] = list[i+1].(string)
+		}
+		out[row[0].(string)] = fields
+	}
+	return out
+}
+
+// Random histories in Redis and in the model: the same replies, the same
+// fields after each step, and the invariants of the design.
+func TestHistories(t *testing.T) {
+	b := newBench(t)
+	steps := 80
+	if long() {
+		steps = 400
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		h := newHistory(t, b)
+		ops := map[string]func(*rapid.T){
+			"reserve": h.reserve, "settle": h.settle, "release": h.release, "reap": h.reap, "load": h.load, "adjust": h.adjust,
+			"publish": h.publish, "confirm": h.confirm, "lose": h.lose, "wait": h.wait, "changeRate": h.changeRate, "repeat": h.repeat,
+		}
+		names := slices.Sorted(maps.Keys(ops))
+		weighted := append(names, "reserve", "reserve", "reserve", "reserve", "settle", "settle", "release", "release", "wait")
+		n := rapid.IntRange(1, steps).Draw(t, "steps")
+		for range n {
+			ops[rapid.SampledFrom(weighted).Draw(t, "op")](t)
+		}
+	})
+}
