@@ -17,9 +17,27 @@ func (u Usage) Prompt() int64 { return u.Input + u.CachedInput + u.CacheWrite }
 func (u Usage) Tokens() int64 { return u.Prompt() + u.Output }
 
 // TokensMax bounds every count of a Usage and every output bound of a request;
-// larger numbers are absurd and refused. 5 · TokensMax · any legal price still
-// fits the checked arithmetic.
+// larger numbers are absurd and refused. What they cost at any legal price fits
+// the 128-bit sums of Price.
 const TokensMax int64 = 1 << 40
+
+// Check refuses a usage with a count below 0 (ErrNegative) or above TokensMax
+// (ErrTooLarge). It does not allocate.
+func (u Usage) Check() error {
+	return checkTokens(u.Input, u.CachedInput, u.CacheWrite, u.Output, u.Reasoning)
+}
+
+func checkTokens(counts ...int64) error {
+	for _, n := range counts {
+		if n < 0 {
+			return ErrNegative
+		}
+		if n > TokensMax {
+			return ErrTooLarge
+		}
+	}
+	return nil
+}
 
 // Source says how a charge is known. The names are those of the SQL column usage_source.
 type Source string
