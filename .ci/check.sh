@@ -5,19 +5,20 @@ cd "$(dirname "$0")/.."
 
 failed=()
 
-# quiet NAME COMMAND…: the command must succeed and print nothing.
+# quiet NAME COMMAND…: the command must succeed and print nothing. Its standard error (downloads) is shown only if it fails.
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
 quiet() {
 	local name=$1 out
 	shift
-	if ! out=$("$@" 2>&1) || [[ -n $out ]]; then
+	if ! out=$("$@" 2>"$errors") || [[ -n $out ]]; then
 		printf -- '--- %s\n%s\n' "$name" "$out"
+		cat "$errors"
 		failed+=("$name")
 	fi
 }
 
 tool() { go tool -modfile=.ci/tools/go.mod "$@"; }
-
-tool gofumpt -version >/dev/null && tool staticcheck -version >/dev/null || exit 1 # downloads them, which prints
 
 quiet gofumpt tool gofumpt -l .
 quiet vet go vet ./...
