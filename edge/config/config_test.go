@@ -282,8 +282,8 @@ func TestModelMatch(t *testing.T) {
 	}
 	_, _, ok := Models{"a*": {}}.Match("b")
 	require.False(t, ok)
-	require.True(t, glob("a*b*c", "abbbcbc"))
-	require.False(t, glob("a*b*c", "abbbcb"))
+	require.True(t, MatchModel("a*b*c", "abbbcbc"))
+	require.False(t, MatchModel("a*b*c", "abbbcb"))
 	require.Zero(t, testing.AllocsPerRun(100, func() { m.Match("gpt-4o-mini-x") }))
 }
 

@@ -230,8 +230,8 @@ func fieldOf(t reflect.Type, key string) (int, bool) {
 
 func fieldNames(t reflect.Type) []string {
 	var names []string
-	for i := range t.NumField() {
-		if name := fieldName(t.Field(i)); name != "" {
+	for field := range t.Fields() {
+		if name := fieldName(field); name != "" {
 			names = append(names, name)
 		}
 	}

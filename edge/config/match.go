@@ -15,7 +15,7 @@ func (m Models) Match(name string) (pattern string, model Model, ok bool) {
 	best := -1
 	for p := range m {
 		// Equally long ones: the smaller text, so that every node decides alike.
-		if n := literals(p); (n > best || n == best && p < pattern) && glob(p, name) {
+		if n := literals(p); (n > best || n == best && p < pattern) && MatchModel(p, name) {
 			pattern, best = p, n
 		}
 	}
@@ -27,8 +27,9 @@ func (m Models) Match(name string) (pattern string, model Model, ok bool) {
 
 func literals(pattern string) int { return len(pattern) - strings.Count(pattern, "*") }
 
-// glob matches the whole name. It goes back to the last star only, so it takes at most len(pattern) × len(name) steps.
-func glob(pattern, name string) bool {
+// MatchModel says whether one pattern, of the configuration or of a key's list of models, matches the whole name.
+// It goes back to the last star only, so it takes at most len(pattern) × len(name) steps.
+func MatchModel(pattern, name string) bool {
 	p, n, star, mark := 0, 0, -1, 0
 	for n < len(name) {
 		switch {

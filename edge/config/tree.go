@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -141,10 +142,8 @@ func (y *yamlReader) pairs(out *node, pairs []*ast.MappingValueNode, depth int) 
 }
 
 func (n *node) add(key string, value *node) error {
-	for _, k := range n.keys {
-		if k == key {
-			return fmt.Errorf("%q is there twice", key)
-		}
+	if slices.Contains(n.keys, key) {
+		return fmt.Errorf("%q is there twice", key)
 	}
 	n.keys = append(n.keys, key)
 	n.values = append(n.values, value)
