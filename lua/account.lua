@@ -51,6 +51,7 @@ if ARGV[4] == 'adjust' then
     a.total, a.adj = total, number
     redis.call('HSET', a.key, 'total', int(total), 'adj', int(number))
     account_save(a, now)
+    redis.call('HSET', conf, 'adjusted_at', int(now)) -- tells every node that what was short may not be any more
     written = true
   end
 end

@@ -26,11 +26,19 @@ type Options struct {
 
 // Engine decides on the direct path. Safe for concurrent use.
 type Engine struct {
-	opt Options
+	opt   Options
+	short *shortCache
 }
 
-// New returns an Engine.
-func New(o Options) *Engine { return &Engine{opt: o} }
+// New returns an Engine. Close it.
+func New(o Options) *Engine { return &Engine{opt: o, short: newShortCache(time.Now)} }
+
+// Invalidate hears which documents of a store changed; nil: all of them may
+// have. What was known to be short may not be any more.
+func (e *Engine) Invalidate(keys []string) { e.short.changed(keys) }
+
+// Close frees the cache of short accounts.
+func (e *Engine) Close() { e.short.close() }
 
 // Request is one need to be decided.
 type Request struct {
@@ -75,6 +83,12 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 		PriceID: r.PriceID, Node: e.opt.Node, Tokens: r.Tokens,
 	}
 	args.Chain = quota.NewChain(r.Principal, r.Budgets, r.Store.Now(), r.Zone)
+	epoch := e.short.epoch(args.Tenant).Load()
+	if r.Fingerprint == "" { // a caller's id may name a call that was admitted before
+		if d, refused := e.short.refuses(args.Tenant, epoch, args.Chain, r.Amount, r.Store.Now()); refused {
+			return d, nil, nil
+		}
+	}
 	for range tries {
 		args.NotAfter = r.Store.Now() + budget.Milliseconds() + 1000
 		reply, err := e.call(ctx, r.Store, budget, &args)
@@ -95,6 +109,7 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 			if d.Refusal.Reason == quota.Admitted {
 				return quota.Decision{}, nil, fmt.Errorf("%w: redis refused what fits by its own numbers", ErrUnavailable)
 			}
+			e.short.learn(args.Tenant, epoch, &d, r.Amount)
 			return d, nil, nil
 		case lua.NeedLoad:
 			loads, err := e.load(ctx, r.Principal.Tenant, args.Chain)
@@ -243,4 +258,4 @@ func count(d *quota.Decision, err error) {
 	metrics.GetOrCreateCounter(`tollgate_decisions_total{path="direct",result="` + result + `",scope="` + scope + `"}`).Inc()
 }
 
-var amountRejected = metrics.NewCounter(`tollgate_amount_rejected_total`)
+var amountRejected = metrics.GetOrCreateCounter(`tollgate_amount_rejected_total`)

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/google/uuid"
+
+	"tollgate/edge"
+	"tollgate/edge/admin"
+	"tollgate/edge/admission"
+	"tollgate/edge/config"
+	"tollgate/edge/identity"
+	"tollgate/edge/upstream"
+	"tollgate/ledger"
+	"tollgate/lua"
+)
+
+// Bounds of start and stop.
+const (
+	openTimeout    = 10 * time.Second // ledger and stores at start
+	settleDrain    = 10 * time.Second // ends that still wait for Redis at stop
+	claimRetry     = time.Second      // between two tries to bind a store that does not answer
+	nodeIDFile     = "node_id"
+	nodeIDPrefix   = "n-"
+	dataDirMode    = 0o750
+	nodeIDFileMode = 0o640
+)
+
+// node is everything one process runs, in the order in which it is closed.
+type node struct {
+	cfg       *config.Config
+	id        string
+	db        *ledger.DB
+	stores    map[string]*lua.Store
+	settler   *ledger.Settler
+	reaper    *ledger.Reaper
+	publisher *ledger.Publisher
+	adjuster  *ledger.Adjuster
+	directory *identity.Directory
+	upstreams map[string]*upstream.Upstream
+	data      *edge.Server
+	admin     *http.Server
+	unclaimed atomic.Int64 // stores not yet known to belong to this ledger
+}
+
+// serve runs the node until ctx ends, then stops it in order.
+func serve(ctx context.Context, cfg *config.Config) (err error) {
+	n := &node{cfg: cfg, stores: map[string]*lua.Store{}, upstreams: map[string]*upstream.Upstream{}}
+	defer n.close()
+	if err := n.open(ctx); err != nil {
+		return err
+	}
+	dataListener, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	adminListener, err := net.Listen("tcp", cfg.Admin.Listen)
+	if err != nil {
+		dataListener.Close()
+		return fmt.Errorf("admin.listen: %w", err)
+	}
+	failed := make(chan error, 3)
+	go func() { failed <- n.data.Serve(dataListener) }()
+	go func() { failed <- n.admin.Serve(adminListener) }()
+	claims, stopClaims := context.WithCancel(ctx)
+	defer stopClaims()
+	n.claimStores(claims, failed)
+	slog.Info("the node serves", "node", n.id, "listen", dataListener.Addr().String(), "admin", adminListener.Addr().String(),
+		"version", version, "scripts", lua.ScriptsHash)
+	select {
+	case <-ctx.Done():
+	case err := <-failed:
+		if err != nil && !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+	}
+	return n.stop()
+}
+
+// open builds the node from the ground up: truth, stores, settlement, decisions, listeners.
+func (n *node) open(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if err := os.MkdirAll(n.cfg.DataDir, dataDirMode); err != nil {
+		return fmt.Errorf("data_dir: %w", err)
+	}
+	if n.id, err = nodeID(n.cfg); err != nil {
+		return err
+	}
+	names := make([]string, 0, len(n.cfg.Stores))
+	for name := range n.cfg.Stores {
+		names = append(names, name)
+	}
+	n.db, err = ledger.Open(ctx, n.cfg.Ledger.URL.Reveal(), ledger.Options{Stores: names, CheckPolicy: n.cfg.CheckPolicy})
+	if err != nil {
+		return err
+	}
+	var directory atomic.Pointer[identity.Directory]
+	list := make([]*lua.Store, 0, len(names))
+	for name, c := range n.cfg.Stores {
+		store, err := lua.Open(ctx, lua.Options{
+			Name: name, URL: c.URL.Reveal(), Connect: c.Connect, InFlight: c.InFlight,
+			OnInvalidate: func(keys []string) {
+				if d := directory.Load(); d != nil {
+					d.Invalidate(name, keys)
+				}
+			},
+		})
+		if err != nil {
+			return err
+		}
+		n.stores[name] = store
+		list = append(list, store)
+	}
+	n.settler = ledger.NewSettler(n.db, list...)
+	n.reaper = ledger.NewReaper(n.id, n.cfg.Policy.HoldTTL, n.db, list...)
+	n.publisher = ledger.NewPublisher(n.db, n.stores)
+	n.adjuster = ledger.NewAdjuster(n.db, n.stores)
+	n.directory, err = identity.New(identity.Options{
+		Stores: n.stores, Source: n.db, LoadBudget: n.cfg.Ledger.LoadBudget,
+	})
+	if err != nil {
+		return err
+	}
+	directory.Store(n.directory)
+	for name, c := range n.cfg.Upstreams {
+		if n.upstreams[name], err = newUpstream(name, &c); err != nil {
+			return err
+		}
+	}
+	n.unclaimed.Store(int64(len(list)))
+	n.data = edge.New(edge.Options{
+		Config: n.cfg, Node: n.id, Directory: n.directory, Settler: n.settler, Loader: n.db, Upstreams: n.upstreams, Ready: n.ready,
+		Admission: admission.New(admission.Options{
+			Node: n.id, Loader: n.db, Settler: n.settler, Served: n.reaper.Served,
+			Decision: n.cfg.Limits.Decision, Load: n.cfg.Ledger.LoadBudget,
+		}),
+	})
+	api := admin.New(admin.Options{
+		DB: n.db, Stores: n.stores, Publisher: n.publisher, Adjuster: n.adjuster,
+		Token: n.cfg.Admin.Token.Reveal(), MetricsOpen: n.cfg.Admin.MetricsOpen, Ready: n.ready,
+	})
+	n.admin = api.HTTPServer()
+	metrics.GetOrCreateGauge(fmt.Sprintf(`tollgate_build_info{version=%q,scripts=%q,config=%q}`, version, lua.ScriptsHash, n.cfg.Hash()), func() float64 { return 1 })
+	return nil
+}
+
+func newUpstream(name string, c *config.Upstream) (*upstream.Upstream, error) {
+	return upstream.New(upstream.Options{
+		Name: name, URL: c.URL, Headers: c.Headers, ConnsMax: c.MaxConcurrency,
+		Auth: upstream.Auth{Header: c.Auth.Header, Prefix: c.Auth.Prefix, Secret: c.Auth.Secret.Reveal()},
+		Timeout: upstream.Timeouts{
+			Connect: c.Timeout.Connect, FirstByte: c.Timeout.FirstByte, Idle: c.Timeout.Idle, Total: c.Timeout.Total,
+		},
+	})
+}
+
+// ready says why no tenant can be served.
+func (n *node) ready() error {
+	if left := n.unclaimed.Load(); left > 0 {
+		return fmt.Errorf("starting: %d of %d stores are not yet known to belong to this ledger", left, len(n.stores))
+	}
+	return nil
+}
+
+// claimStores binds every store to the ledger, or finds that it is another's:
+// then the node must not serve. A store that is down is tried until it answers.
+func (n *node) claimStores(ctx context.Context, failed chan<- error) {
+	for _, store := range n.stores {
+		go func() {
+			for {
+				try, cancel := context.WithTimeout(ctx, claimRetry)
+				err := store.ClaimLedger(try, n.db.ID())
+				cancel()
+				switch {
+				case err == nil:
+					n.unclaimed.Add(-1)
+					return
+				case errors.Is(err, lua.ErrForeign):
+					failed <- err
+					return
+				}
+				slog.Warn("a store does not answer yet", "store", store.Name(), "error", err)
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(claimRetry):
+				}
+			}
+		}()
+	}
+}
+
+// stop drains: no new calls, running ones end or are cut, ends reach Redis.
+func (n *node) stop() error {
+	slog.Info("the node drains", "delay", n.cfg.Shutdown.Delay, "grace", n.cfg.Shutdown.Grace)
+	n.data.Drain()
+	time.Sleep(n.cfg.Shutdown.Delay)
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Shutdown.Grace)
+	defer cancel()
+	err := n.data.Shutdown(ctx)
+	last, cancelLast := context.WithTimeout(context.Background(), settleDrain)
+	defer cancelLast()
+	if left := n.settler.Close(last); left > 0 {
+		slog.Error("ends of holds did not reach Redis; the reaper frees the holds at their deadline", "ends", left)
+	}
+	n.settler = nil
+	return errors.Join(err, n.admin.Shutdown(last))
+}
+
+func (n *node) close() {
+	if n.settler != nil {
+		done, cancel := context.WithCancel(context.Background())
+		cancel()
+		n.settler.Close(done)
+	}
+	if n.adjuster != nil {
+		n.adjuster.Close()
+	}
+	if n.publisher != nil {
+		n.publisher.Close()
+	}
+	if n.reaper != nil {
+		n.reaper.Close()
+	}
+	for _, u := range n.upstreams {
+		u.Close()
+	}
+	if n.directory != nil {
+		n.directory.Close()
+	}
+	for _, s := range n.stores {
+		s.Close()
+	}
+	if n.db != nil {
+		_ = n.db.Close()
+	}
+}
+
+// nodeID is the configured id, or one made once and kept in data_dir.
+func nodeID(cfg *config.Config) (string, error) {
+	if cfg.Node.ID != "" {
+		return cfg.Node.ID, nil
+	}
+	path := filepath.Join(cfg.DataDir, nodeIDFile)
+	if data, err := os.ReadFile(path); err == nil {
+		if id := strings.TrimSpace(string(data)); id != "" {
+			return id, nil
+		}
+	}
+	id := nodeIDPrefix + strings.ReplaceAll(uuid.NewString(), "-", "")[:12]
+	if err := os.WriteFile(path, []byte(id+"\n"), nodeIDFileMode); err != nil {
+		return "", fmt.Errorf("data_dir: keeping the node's id: %w", err)
+	}
+	return id, nil
+}

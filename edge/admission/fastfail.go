@@ -1,0 +1,113 @@
+package admission
+
+import (
+	"hash/maphash"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/dgraph-io/ristretto/v2"
+
+	"tollgate/lua"
+	"tollgate/quota"
+)
+
+// Bounds of the fast-fail cache.
+const (
+	// shortEntriesMax is how many short accounts are remembered; ristretto drops
+	// what is asked for least, which costs one script each.
+	shortEntriesMax = 100_000
+	// A short account is believed for shortLow … shortHigh; then one request asks
+	// Redis while the others are still refused. So a storm on an exhausted account
+	// costs 10 to 20 scripts a second on this node.
+	shortLow  = 50 * time.Millisecond
+	shortHigh = 100 * time.Millisecond
+)
+
+// shortCache remembers which accounts were short of what: it refuses what Redis
+// would refuse, and never admits. An entry says "the account had this state in
+// this epoch of the tenant"; a change of the tenant's documents or a top-up
+// begins another epoch on every node, and makes it void by comparison: nothing
+// has to be deleted.
+type shortCache struct {
+	entries *ristretto.Cache[string, *shortEntry]
+	now     func() time.Time
+	epochs  [epochSlots]atomic.Int64 // by hash of the tenant; two that share one cost each other a script
+	seed    maphash.Seed
+}
+
+const epochSlots = 4096
+
+type shortEntry struct {
+	epoch   int64
+	account quota.Account
+	state   quota.AccountState
+	until   atomic.Int64 // Unix ns; after it one request may ask Redis
+}
+
+var fastFails = metrics.NewCounter(`tollgate_fastfail_refusals_total`)
+
+func newShortCache(now func() time.Time) *shortCache {
+	entries, err := ristretto.NewCache(&ristretto.Config[string, *shortEntry]{
+		NumCounters: 10 * shortEntriesMax, MaxCost: shortEntriesMax, BufferItems: 64, IgnoreInternalCost: true,
+	})
+	if err != nil {
+		panic("BUG: admission: " + err.Error())
+	}
+	return &shortCache{entries: entries, now: now, seed: maphash.MakeSeed()}
+}
+
+func (c *shortCache) close() { c.entries.Close() }
+
+// epoch of a tenant; to be read before Redis is asked for what will be learnt.
+func (c *shortCache) epoch(tenant string) *atomic.Int64 {
+	return &c.epochs[maphash.String(c.seed, tenant)%epochSlots]
+}
+
+// changed begins a new epoch for the tenants whose documents changed; nil: for all.
+func (c *shortCache) changed(keys []string) {
+	if keys == nil {
+		for i := range c.epochs {
+			c.epochs[i].Add(1)
+		}
+	}
+	for _, key := range keys {
+		if tenant, ok := lua.TenantOfConf(key); ok {
+			c.epoch(tenant).Add(1)
+		}
+	}
+}
+
+// refuses says whether an account of the chain is known to be short of the need.
+func (c *shortCache) refuses(tenant string, epoch int64, chain quota.Chain, need, nowMillis int64) (quota.Decision, bool) {
+	for i := range chain {
+		e, ok := c.entries.Get(lua.AccountKey(tenant, chain[i]))
+		if !ok || e.epoch != epoch || e.state.Fits(need) {
+			continue
+		}
+		now := c.now()
+		if until := e.until.Load(); until < now.UnixNano() && e.until.CompareAndSwap(until, now.Add(shortHigh).UnixNano()) {
+			return quota.Decision{}, false // this one asks Redis
+		}
+		fastFails.Inc()
+		d := quota.Decision{Chain: quota.Chain{e.account}, States: []quota.AccountState{e.state}, NowMillis: nowMillis}
+		unlimited := quota.SlotState{Max: -1}
+		d.Refusal = quota.Judge(d.Chain, d.States, need, nil, [3]quota.SlotState{unlimited, unlimited, unlimited}, nowMillis)
+		return d, true
+	}
+	return quota.Decision{}, false
+}
+
+// learn remembers the accounts that a refused decision found short. Credits
+// that other nodes may give back (leased) make a refusal preliminary: not learnt.
+func (c *shortCache) learn(tenant string, epoch int64, d *quota.Decision, need int64) {
+	for i, a := range d.States {
+		if a.Fits(need) || a.Leased > 0 {
+			continue
+		}
+		e := &shortEntry{epoch: epoch, account: d.Chain[i], state: a}
+		e.until.Store(c.now().Add(shortLow + rand.N(shortHigh-shortLow)).UnixNano())
+		c.entries.Set(lua.AccountKey(tenant, d.Chain[i]), e, 1)
+	}
+}

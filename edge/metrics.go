@@ -1,0 +1,23 @@
+package edge
+
+import (
+	"github.com/VictoriaMetrics/metrics"
+
+	"tollgate/quota"
+)
+
+var (
+	panics         = metrics.NewCounter(`tollgate_panics_total`)
+	clientGone     = metrics.NewCounter(`tollgate_client_gone_total`)
+	amountRejected = metrics.GetOrCreateCounter(`tollgate_amount_rejected_total`)
+	unpriced       = metrics.NewCounter(`tollgate_unpriced_total`)
+	addedSeconds   = metrics.NewPrometheusHistogram(`tollgate_upstream_added_seconds`)
+)
+
+func refusals(code string) *metrics.Counter {
+	return metrics.GetOrCreateCounter(`tollgate_refusals_total{code="` + code + `"}`)
+}
+
+func usageSource(s quota.Source) *metrics.Counter {
+	return metrics.GetOrCreateCounter(`tollgate_usage_source_total{source="` + string(s) + `"}`)
+}
