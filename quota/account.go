@@ -1,6 +1,9 @@
 package quota
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Period is how long an account lives.
 type Period uint8
@@ -40,6 +43,27 @@ type Chain []Account
 
 // ChainMax bounds a chain: 3 scopes × 3 periods.
 const ChainMax = 9
+
+// NewChain lists what a request of the principal touches: the three `ever`
+// accounts, then the month accounts and then the day accounts of the scopes
+// that have such a budget; budgets is by scope. Windows are those that contain
+// nowMillis in the zone (see WindowAt).
+func NewChain(who Principal, budgets [3]Budget, nowMillis int64, zone *time.Location) Chain {
+	chain := make(Chain, 0, ChainMax)
+	for _, p := range [...]Period{Ever, Month, Day} {
+		var w Window
+		for _, s := range Scopes {
+			if !budgets[s].limits(p) {
+				continue
+			}
+			if p != Ever && w.Name == "" {
+				w = WindowAt(p, nowMillis, zone)
+			}
+			chain = append(chain, Account{Scope: s, ID: who.ID(s), Period: p, Window: w})
+		}
+	}
+	return chain
+}
 
 // AccountState is an account as Redis last told it. All in credits.
 type AccountState struct {

@@ -29,7 +29,10 @@ func Add(a, b int64) (int64, error) {
 	if err := CheckAmount(b); err != nil {
 		return 0, err
 	}
-	return a + b, CheckAmount(a + b)
+	if a+b > CreditsMax {
+		return 0, ErrTooLarge
+	}
+	return a + b, nil
 }
 
 // Mul returns a·b, or ErrNegative/ErrTooLarge if an operand or the product is no amount.

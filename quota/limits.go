@@ -39,11 +39,11 @@ func (b *Bucket) UnmarshalJSON(data []byte) error {
 			b.Burst = *form.Burst
 		}
 	} else {
-		var n int64
-		if err := json.Unmarshal(data, &n); err != nil {
+		var n *int64 // nil for null, which is for the one who holds a *Bucket to read
+		if err := json.Unmarshal(data, &n); err != nil || n == nil {
 			return fmt.Errorf(`%w: want a whole number or {"rate":n,"burst":n}`, ErrLimit)
 		}
-		b.Rate, b.Burst = n, n
+		b.Rate, b.Burst = *n, *n
 	}
 	if b.Rate < 0 || b.Rate > RateMax || b.Burst < 0 || b.Burst > RateMax {
 		return fmt.Errorf("%w: rate and burst must be 0 to %d", ErrLimit, RateMax)
@@ -81,4 +81,16 @@ type Budget struct {
 	Day    *int64 `json:"day,omitempty"`   // credits per calendar day of the tenant's zone
 	Month  *int64 `json:"month,omitempty"` // credits per calendar month of the tenant's zone
 	Limits Limits `json:"limits,omitzero"`
+}
+
+// limits says whether the scope has an account for the period.
+func (b Budget) limits(p Period) bool {
+	switch p {
+	case Month:
+		return b.Month != nil
+	case Day:
+		return b.Day != nil
+	default:
+		return true // `ever`, possibly unlimited
+	}
 }
