@@ -144,7 +144,7 @@ func (m *model) reserve(a *ReserveArgs, us int64, gen string) ReserveReply {
 				return no(Conflict, State(h["state"]))
 			}
 			attempts := strings.Fields(h["attempts"])
-			if len(attempts) == 0 || attempts[len(attempts)-1] != a.Attempt {
+			if !slices.Contains(attempts, a.Attempt) {
 				attempts = append(attempts, a.Attempt)
 				if len(attempts) > 8 {
 					attempts = append([]string{"*"}, attempts[2:]...)

@@ -56,7 +56,7 @@ if h[1] then
       return reply('conflict', 0, 0, 0, 0, h[1])
     end
     local list = words(h[6] or '')
-    if list[#list] ~= attempt then
+    if not contains(list, attempt) then
       list[#list + 1] = attempt
       if #list > 8 then
         list[1] = '*' -- an attempt dropped from the list stays counted
