@@ -33,9 +33,9 @@ type Refusal struct {
 	Unit       Unit
 	Need       int64         // what was asked of the short limit
 	Limit      int64         // total + overage limit, bucket capacity, or slots
-	Remaining  int64         // what it still had; never negative
+	Remaining  int64         // what it still had, idle credits in leases included; never negative
 	RetryAfter time.Duration // 0: do not come back by yourself
-	Never      bool          // the need is above what this limit can ever carry
+	Never      bool          // no waiting helps: the need is above what this limit can ever carry
 	Pending    bool          // not final: other nodes still hold idle credits (leased > 0)
 }
 
