@@ -155,6 +155,7 @@ func (s *Server) decide(r *request, in *object, need *admission.Request) (*quota
 		in.setText("request_id", r.id)
 	}
 	s.fill(r, need)
+	need.Fresh = id == r.id
 	need.ID = callerHoldID(r.who.Principal.Key, id)
 	need.Fingerprint = fmt.Sprintf("%t:%d:%s", need.Consume, need.Amount, need.PriceID)
 	d, hold, err := s.opt.Admission.Reserve(context.Background(), need)

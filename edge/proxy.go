@@ -217,7 +217,7 @@ func (s *Server) admit(r *request, need *admission.Request) (*admission.Hold, er
 
 func (s *Server) reserve(r *request, need *admission.Request) (quota.Decision, *admission.Hold, error) {
 	s.fill(r, need)
-	need.ID, need.OwnID, need.TTL = r.id, true, r.pol.HoldTTL
+	need.ID, need.Fresh, need.OwnID, need.TTL = r.id, true, true, r.pol.HoldTTL
 	d, hold, err := s.opt.Admission.Reserve(context.Background(), need)
 	if err != nil {
 		err = admissionRefusal(err)

@@ -54,7 +54,8 @@ type Request struct {
 	TTL         time.Duration // life of the hold
 	PriceID     string
 	Consume     bool // settle at once
-	OwnID       bool // nobody outside can repeat the id
+	Fresh       bool          // the id was made for this call: Redis cannot know it yet
+	OwnID       bool          // and it never leaves the node: nobody can repeat it
 }
 
 // tries bounds how often one decision asks Redis: first, after a load, after a
@@ -84,7 +85,7 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 	}
 	args.Chain = quota.NewChain(r.Principal, r.Budgets, r.Store.Now(), r.Zone)
 	epoch := e.short.epoch(args.Tenant).Load()
-	if r.Fingerprint == "" { // a caller's id may name a call that was admitted before
+	if r.Fresh { // a caller's id may name a call that was admitted before
 		if d, refused := e.short.refuses(args.Tenant, epoch, args.Chain, r.Amount, r.Store.Now()); refused {
 			return d, nil, nil
 		}

@@ -81,12 +81,12 @@ func FromDecision(d *quota.Decision, showNumbers bool) *Refusal {
 		if showNumbers {
 			r.Message = fmt.Sprintf("This request needs %d credits, more than the whole %s, %d. Ask for less (a smaller max_tokens or a shorter prompt).", q.Need, what, q.Limit)
 		}
-	case q.Reason == quota.PaymentRequired:
-		r.RetryAfter, r.Retry = 0, RetryNo
-		r.Message = fmt.Sprintf("The %s is used up, its overage too%s. Top it up to go on.", what, numbers)
 	case q.Pending:
 		r.Retry = RetryYes
 		r.Message = fmt.Sprintf("The %s is nearly used up%s. Credits are on their way back from other nodes; try again in a second.", what, numbers)
+	case q.Reason == quota.PaymentRequired:
+		r.RetryAfter, r.Retry = 0, RetryNo
+		r.Message = fmt.Sprintf("The %s is used up, its overage too%s. Top it up to go on.", what, numbers)
 	case q.Period == quota.Ever:
 		r.Retry = RetryNo
 		r.Message = fmt.Sprintf("The %s is used up%s. It does not refill by itself; ask its owner to top it up.", what, numbers)

@@ -52,3 +52,10 @@ local function bucket_write(b)
     redis.call('PERSIST', b.key)
   end
 end
+
+-- Corrects a bucket by tokens, either way: never above full, and a debt is at
+-- most one capacity, so that one underestimate cannot close it for long.
+local function bucket_correct(b, tokens)
+  b.v = math.max(-b.full, math.min(b.full, b.v + tokens * 1000000))
+  bucket_write(b)
+end
