@@ -95,7 +95,7 @@ func (c *call) serve() error {
 	if problem != nil {
 		c.b = c.s.base // what was asked for may be half applied
 	}
-	if c.out, err = newWriter(c.w, c.r, c.s, &c.b, &c.e); err != nil {
+	if c.out, err = newWriter(c); err != nil {
 		return err
 	}
 	c.w.Header().Set("X-Request-Id", c.e.OwnID)

@@ -104,11 +104,12 @@ func (s *Server) getLog(w http.ResponseWriter, r *http.Request) {
 	_ = writeLines(json.NewEncoder(w), s.log.entries(since)) // a client that left does not need the rest
 }
 
-// getWait answers the totals as soon as at least ?begun= calls have begun, ?ended= have ended and, with
-// ?idle=true, none is running; 504 with the totals when ?timeout= (10s) is over before.
+// getWait answers the totals as soon as at least ?begun= calls have begun, ?ended= have ended, ?silent= hang
+// and, with ?idle=true, none is running; 504 with the totals when ?timeout= (10s) is over before.
 func (s *Server) getWait(w http.ResponseWriter, r *http.Request) {
 	begun, err1 := numberField(r, "begun", 0)
 	ended, err2 := numberField(r, "ended", 0)
+	silent, err5 := numberField(r, "silent", 0)
 	timeout := waitDefault
 	var err3, err4 error
 	if v := r.FormValue("timeout"); v != "" {
@@ -120,14 +121,14 @@ func (s *Server) getWait(w http.ResponseWriter, r *http.Request) {
 	if v := r.FormValue("idle"); v != "" {
 		idle, err4 = strconv.ParseBool(v)
 	}
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		controlError(w, http.StatusBadRequest, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	t, err := s.Wait(ctx, func(t Totals) bool {
-		return t.Begun >= begun && t.Ended >= ended && (!idle || t.InFlight == 0)
+		return t.Begun >= begun && t.Ended >= ended && t.Silent >= silent && (!idle || t.InFlight == 0)
 	})
 	if err != nil {
 		reply(w, http.StatusGatewayTimeout, t)

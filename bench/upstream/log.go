@@ -53,6 +53,7 @@ type Totals struct {
 	Begun    int64 `json:"begun"`
 	Ended    int64 `json:"ended"`
 	InFlight int64 `json:"in_flight"`
+	Silent   int64 `json:"silent"` // of those in flight, kept by the hang knob: what Release lets go on
 	// Calls are whole answers of status 2xx; the three sums below are theirs.
 	Calls int64 `json:"calls"`
 	Usage
@@ -96,6 +97,16 @@ func (l *callLog) begin() (seq, age int64) {
 	l.mu.totals.InFlight++
 	l.notifyLocked()
 	return l.mu.seq, l.mu.age
+}
+
+// silent counts a call of that age in (+1) or out (-1) of those that hang.
+func (l *callLog) silent(age, by int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if age == l.mu.age {
+		l.mu.totals.Silent += by
+		l.notifyLocked()
+	}
 }
 
 func (l *callLog) end(e Entry, age int64) {

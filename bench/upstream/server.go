@@ -193,7 +193,7 @@ func (s *Server) Wait(ctx context.Context, enough func(Totals) bool) (Totals, er
 	return s.log.wait(ctx, enough)
 }
 
-// Release lets every call go on that the hang knob keeps silent now.
+// Release lets every call go on that the hang knob keeps silent now, as Totals.Silent counts them.
 func (s *Server) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

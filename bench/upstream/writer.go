@@ -31,6 +31,7 @@ type writer struct {
 	s     *Server
 	b     *Behaviour
 	e     *Entry
+	age   int64 // of the call, for the log
 	cutAt point
 	hang  point
 	form  sseForm
@@ -73,8 +74,11 @@ func (o *writer) gone() error {
 
 // silent waits until Release, the client's going or the server's end.
 func (o *writer) silent() error {
+	released := o.s.released() // before it counts: whoever sees the count can release it
+	o.s.log.silent(o.age, 1)
+	defer o.s.log.silent(o.age, -1)
 	select {
-	case <-o.s.released():
+	case <-released:
 		return nil
 	case <-o.ctx.Done():
 		return errGone
@@ -365,18 +369,18 @@ func (o *writer) cut() error {
 
 func (o *writer) sumHex() string { return hex.EncodeToString(o.sum.Sum(nil)) }
 
-func newWriter(w http.ResponseWriter, r *http.Request, s *Server, b *Behaviour, e *Entry) (*writer, error) {
-	o := &writer{w: w, rc: http.NewResponseController(w), ctx: r.Context(), s: s, b: b, e: e, sum: sha256.New()}
+func newWriter(c *call) (*writer, error) {
+	o := &writer{w: c.w, rc: http.NewResponseController(c.w), ctx: c.r.Context(), s: c.s, b: &c.b, e: &c.e, age: c.age, sum: sha256.New()}
 	var err error
-	if o.cutAt, err = parseCut(b.Cut); err != nil {
+	if o.cutAt, err = parseCut(c.b.Cut); err != nil {
 		return nil, err
 	}
-	if b.Reset && b.Cut == "" {
+	if c.b.Reset && c.b.Cut == "" {
 		o.cutAt.before = true
 	}
-	if o.hang, err = parseHang(b.Hang); err != nil {
+	if o.hang, err = parseHang(c.b.Hang); err != nil {
 		return nil, err
 	}
-	o.form, err = parseSSE(b.SSE)
+	o.form, err = parseSSE(c.b.SSE)
 	return o, err
 }

@@ -31,10 +31,10 @@ calls through the control API, which works when a proxy between strips headers:
   POST   /_fake/behave    {"model": "m", "path": "/v1/*", "skip": 0, "times": 3, "set": {"delay": "2s", "cut": 5}}
   GET    /_fake/behave    what is set, the rules, and what every knob means
   DELETE /_fake/behave    no rules
-  POST   /_fake/release   lets calls go on that the hang knob keeps silent
+  POST   /_fake/release   lets calls go on that the hang knob keeps silent now
   GET    /_fake/log       what was served, one JSON line per call (?since=<seq>)
   GET    /_fake/totals    the sums; prompt, completion and total tokens are of whole answers
-  GET    /_fake/wait      the sums as soon as ?begun=, ?ended=, ?idle=true hold; 504 after ?timeout=
+  GET    /_fake/wait      the sums as soon as ?begun=, ?ended=, ?silent=, ?idle=true hold; 504 after ?timeout=
   POST   /_fake/reset     empties log, sums and rules`
 
 const upstreamExample = `  tollbench upstream --listen 127.0.0.1:8081 --delay 200ms --log served.jsonl
