@@ -4,10 +4,11 @@ SHELL := /bin/bash
 .PHONY: build run test race check fuzz e2e clean
 
 FUZZTIME ?= 10s
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 SUMMARY := bin/summary
 
 build: # the binaries, in bin/
-	go build -trimpath -o bin/ ./cmd/...
+	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
 
 run: build # a node with demo data in front of a fake upstream, until Ctrl-C
 	@bash deploy/run.sh
