@@ -15,6 +15,7 @@ var notBuilt = []struct {
 }{
 	{path: "node.region"},
 	{path: "node.share"},
+	{path: "stores.*.timeout"},
 	{path: "ledger.fold"},
 	{path: "ledger.retain"},
 	{path: "ledger.reconcile"},
@@ -39,6 +40,7 @@ var notBuilt = []struct {
 	{path: "journal.max_bytes"},
 	{path: "idempotency_ttl"},
 	{path: "webhook.url"},
+	{path: "limits.body_total"},
 }
 
 // warnings says what the file sets in vain, and what nobody will ever reach.
@@ -86,6 +88,9 @@ func matchPath(pattern, path string) bool {
 func (c *Config) standard() *Config {
 	d := Default()
 	d.Upstreams, d.Models = map[string]Upstream{}, Models{}
+	for name := range c.Stores {
+		d.Stores[name] = defaultStore("")
+	}
 	for name := range c.Upstreams {
 		d.Upstreams[name] = defaultUpstream()
 	}

@@ -363,6 +363,7 @@ func TestTagsAreWellFormed(t *testing.T) {
 // What no longer exists under its path would never warn.
 func TestNotBuiltPathsExist(t *testing.T) {
 	c := Default()
+	c.Stores["x"] = defaultStore("")
 	c.Upstreams = map[string]Upstream{"x": defaultUpstream()}
 	c.Models = Models{"x": defaultModel()}
 	for _, nb := range notBuilt {
