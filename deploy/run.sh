@@ -3,7 +3,7 @@
 # Everything it writes is below .run; it stops what it has started and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash .ci/need.sh redis-server
+bash .ci/need.sh redis-server curl
 
 for bin in tollgate tollctl tollbench; do
 	if [[ ! -x bin/$bin ]]; then
@@ -28,11 +28,16 @@ stop() {
 trap stop EXIT
 trap 'echo; echo "stopping"; exit 0' INT TERM
 
+apart=()
+if command -v setsid >/dev/null; then
+	apart=(setsid)
+fi
+
 # start NAME COMMAND…: in a process group of its own, so that Ctrl-C reaches this script first and the order above holds.
 start() {
 	local name=$1
 	shift
-	setsid "$@" >"$dir/$name.log" 2>&1 &
+	"${apart[@]}" "$@" >"$dir/$name.log" 2>&1 &
 	pids+=($!)
 }
 
@@ -80,7 +85,7 @@ port=$(free_port 8080)
 admin_port=$(free_port 9090)
 cat >"$dir/config.yaml" <<YAML
 listen: 127.0.0.1:$port
-admin: {listen: "127.0.0.1:$admin_port", token_file: ""}
+admin: {listen: "127.0.0.1:$admin_port"}
 data_dir: $dir/data
 stores: {default: "redis://127.0.0.1:$redis_port/0"}
 upstreams: {fake: {url: "http://127.0.0.1:$upstream_port", dialect: openai, timeout: 60s}}
