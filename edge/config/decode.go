@@ -29,7 +29,7 @@ func (f Fault) Error() string {
 	return s
 }
 
-// Faults is all that is wrong, in the order of the file's sections.
+// Faults is all that is wrong, by line; what is not in the file comes first.
 type Faults []Fault
 
 // Error has one fault per line.

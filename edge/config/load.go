@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -76,7 +78,7 @@ func withoutRepeats(faults Faults) Faults {
 	return kept
 }
 
-// withLines says where the field stands, or else the nearest thing around it that the file has.
+// withLines says where the field stands, or else the nearest thing around it that the file has, and sorts by that.
 func (c *Config) withLines(faults Faults) Faults {
 	for i := range faults {
 		f := &faults[i]
@@ -85,6 +87,9 @@ func (c *Config) withLines(faults Faults) Faults {
 			path = path[:max(0, strings.LastIndexAny(path, ".["))]
 		}
 	}
+	slices.SortStableFunc(faults, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path))
+	})
 	return faults
 }
 
