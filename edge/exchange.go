@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -26,19 +27,23 @@ const (
 // exchange is one forwarded call from its hold to its settlement. It is the
 // body stream of the answer: fasthttp reads it, and closes it on every way out.
 type exchange struct {
-	s       *Server
-	kind    chargeKind
-	hold    *admission.Hold // nil when free of charge
-	price   quota.Price
-	prompt  int64 // tokens of the prompt, estimated
-	meter   *dialect.Meter
-	call    *upstream.Call
-	status  int // of the upstream's answer
-	unwatch func()
-	gone    atomic.Bool // the client left
-	ended   atomic.Bool
-	whole   bool // the answer was read to its end
-	failed  bool
+	s        *Server
+	kind     chargeKind
+	upstream string          // its name in the configuration
+	hold     *admission.Hold // nil when free of charge
+	price    quota.Price
+	prompt   int64 // tokens of the prompt, estimated
+	strip    bool  // the usage chunk was asked for by this node: the client does not see it
+	meter    *dialect.Meter
+	call     *upstream.Call
+	body     io.Reader // what the client gets of the answer's body
+	sealed   bool      // the body is compressed: nothing can be read from it
+	status   int       // of the upstream's answer
+	unwatch  func()
+	gone     atomic.Bool // the client left
+	ended    atomic.Bool
+	whole    bool // the answer was read to its end
+	failed   bool
 }
 
 // clientLeft runs on the watcher's goroutine.
@@ -48,17 +53,29 @@ func (x *exchange) clientLeft() {
 	x.call.Cancel()
 }
 
+// begin chooses how the answer's body is read, and returns its size, -1 if only its end will tell.
+func (x *exchange) begin() int64 {
+	x.body = x.call
+	size := x.call.BodySize()
+	if x.kind != byUsage {
+		return size
+	}
+	encoding := x.call.Header.ContentEncoding()
+	x.sealed = len(encoding) > 0 && !bytes.EqualFold(encoding, []byte("identity"))
+	x.meter = dialect.NewMeter(dialect.KindOf(x.call.Header.ContentType()))
+	if !x.sealed {
+		x.body = dialect.NewTap(x.call, x.meter, x.strip)
+		if x.strip {
+			size = -1
+		}
+	}
+	return size
+}
+
 // Read hands the upstream's bytes on as they come.
 func (x *exchange) Read(p []byte) (n int, err error) {
 	defer x.recovered(&err)
-	if x.meter != nil && x.meter.Rewrites() {
-		n, err = x.meter.ReadFrom(x.call, p)
-	} else {
-		n, err = x.call.Read(p)
-		if x.meter != nil && n > 0 {
-			x.meter.Write(p[:n])
-		}
-	}
+	n, err = x.body.Read(p)
 	switch {
 	case errors.Is(err, io.EOF):
 		x.whole = true
@@ -126,32 +143,35 @@ func (x *exchange) charge(answered bool) (cost, tokens int64, source quota.Sourc
 		}
 		return x.hold.Amount(), -1, quota.SourceFixed
 	}
-	usage, ok := x.meter.Usage()
-	if ok {
+	source = quota.SourceUpstream
+	if !x.whole {
+		source = quota.SourcePartial
+	}
+	if usage, ok := x.meter.Usage(); ok {
 		cost, err := x.price.Cost(usage)
-		if err == nil {
-			source := quota.SourceUpstream
-			if !x.whole {
-				source = quota.SourcePartial
-			}
-			return cost, usage.Tokens(), source
+		if err != nil {
+			slog.Error("usage of an answer passes all bounds; the hold is charged", "error", err)
+			return x.hold.Amount(), -1, quota.SourceEstimated
 		}
-		slog.Error("usage of an answer passes all bounds; the hold is charged", "error", err)
+		return cost, usage.Tokens(), source
+	}
+	delivered := x.meter.Delivered()
+	switch {
+	case x.status >= 400, x.meter.Failed(), !x.whole && delivered.Bytes == 0 && !x.sealed:
+		return 0, 0, quota.SourceNone
+	case x.sealed:
 		return x.hold.Amount(), -1, quota.SourceEstimated
 	}
-	if x.status >= 400 || (!x.whole && !x.meter.Delivered()) {
-		return 0, 0, quota.SourceNone
-	}
-	return x.estimate()
+	return x.estimate(delivered.Tokens())
 }
 
 // estimate charges an answer without usage by its delivered text, at most what is held.
-func (x *exchange) estimate() (cost, tokens int64, source quota.Source) {
+func (x *exchange) estimate(output int64) (cost, tokens int64, source quota.Source) {
 	source = quota.SourceEstimated
 	if !x.whole {
 		source = quota.SourcePartial
 	}
-	usage := quota.Usage{Input: x.prompt, Output: x.meter.DeliveredTokens()}
+	usage := quota.Usage{Input: x.prompt, Output: output}
 	cost, err := x.price.Cost(usage)
 	if err != nil || cost > x.hold.Amount() {
 		cost = x.hold.Amount()

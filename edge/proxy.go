@@ -33,16 +33,16 @@ func (s *Server) proxy(r *request, path, lower string) error {
 		if err := r.wantMethod(fasthttp.MethodPost); err != nil {
 			return err
 		}
-		return s.proxyChat(r, up, &cfg)
+		return s.proxyChat(r, up, &cfg, route.Upstream)
 	case cfg.Dialect == "openai" && (lower == "/v1/models" || strings.HasPrefix(lower, "/v1/models/")):
 		if err := r.wantMethod(fasthttp.MethodGet); err != nil {
 			return err
 		}
-		return s.forward(&exchange{s: s, kind: freeOfCharge}, r, up, r.ctx.PostBody())
+		return s.forward(&exchange{s: s, kind: freeOfCharge, upstream: route.Upstream}, r, up, r.ctx.PostBody())
 	case route.Cost == nil:
 		return answer.New(answer.UnknownRoute, "This path is no endpoint that the node can size, and its route has no cost.")
 	}
-	return s.proxyFixed(r, up, *route.Cost)
+	return s.proxyFixed(r, up, route)
 }
 
 func (r *request) wantMethod(method string) error {
@@ -54,18 +54,19 @@ func (r *request) wantMethod(method string) error {
 }
 
 // proxyFixed forwards a call that costs what its route says.
-func (s *Server) proxyFixed(r *request, up *upstream.Upstream, cost int64) error {
-	need := admission.Request{Amount: cost, Requests: cost, Tokens: cost}
+func (s *Server) proxyFixed(r *request, up *upstream.Upstream, route *config.Route) error {
+	cost := *route.Cost
+	need := admission.Request{Amount: cost, Requests: cost, Tokens: min(cost, quota.RateMax)}
 	hold, err := s.admit(r, &need)
 	if err != nil {
 		return err
 	}
 	defer hold.Close()
-	return s.forward(&exchange{s: s, kind: fixedCost, hold: hold}, r, up, r.ctx.PostBody())
+	return s.forward(&exchange{s: s, kind: fixedCost, upstream: route.Upstream, hold: hold}, r, up, r.ctx.PostBody())
 }
 
 // proxyChat sizes a chat completion, freezes its upper estimate and forwards it.
-func (s *Server) proxyChat(r *request, up *upstream.Upstream, cfg *config.Upstream) error {
+func (s *Server) proxyChat(r *request, up *upstream.Upstream, cfg *config.Upstream, name string) error {
 	if enc := r.ctx.Request.Header.Peek(fasthttp.HeaderContentEncoding); len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
 		return answer.New(answer.InvalidRequest, "Send the body without Content-Encoding: a request has to be read to be sized.")
 	}
@@ -92,21 +93,23 @@ func (s *Server) proxyChat(r *request, up *upstream.Upstream, cfg *config.Upstre
 	}
 	defer hold.Close()
 	if bound > 0 {
-		if body, err = chat.SetOutput(body, bound); err != nil {
+		if body, err = chat.Clamp(body, bound); err != nil {
 			return badField(err)
 		}
 	}
-	asked := false
-	if chat.Stream && !chat.UsageAsked && cfg.AskUsage != "never" {
-		if body, asked, err = chat.AskUsage(body); err != nil {
+	x := &exchange{s: s, kind: byUsage, upstream: name, hold: hold, price: model.Price, prompt: promptEstimate(&chat)}
+	if chat.Stream && !chat.SetUsage && cfg.AskUsage != "never" {
+		if body, x.strip, err = dialect.AskUsage(body); err != nil {
 			return badField(err)
 		}
-	}
-	x := &exchange{
-		s: s, kind: byUsage, hold: hold, price: model.Price,
-		meter: dialect.NewMeter(dialect.Options{Stream: chat.Stream, HideUsageChunk: asked}), prompt: chat.PromptTokens(),
 	}
 	return s.forward(x, r, up, body)
+}
+
+// promptEstimate is what the prompt of an answer without usage is charged as:
+// four bytes a token, and the chat format around each message.
+func promptEstimate(chat *dialect.Request) int64 {
+	return (chat.Prompt.TextBytes+3)/4 + 4*chat.Prompt.Messages + 3
 }
 
 func (s *Server) chatNeed(chat *dialect.Request, model *config.Model) (*admission.Request, error) {
@@ -114,7 +117,7 @@ func (s *Server) chatNeed(chat *dialect.Request, model *config.Model) (*admissio
 	if chat.HasOutput {
 		output = chat.Output
 	}
-	prompt := chat.PromptTokensMax()
+	prompt := dialect.PromptTokensMax(*chat)
 	amount, err := model.Price.Estimate(prompt, output, chat.N, model.ReserveFactor)
 	if err != nil {
 		amountRejected.Inc()
@@ -145,17 +148,17 @@ func (s *Server) admitChat(r *request, chat *dialect.Request, model *config.Mode
 			s.setDecisionHeaders(r, &d)
 			return nil, 0, s.refusalOf(r, &d)
 		}
-		bound = fit(&d, chat.PromptTokensMax(), chat.N, model)
+		bound = fit(&d, dialect.PromptTokensMax(*chat), chat.N, model)
 		if bound == 0 {
 			s.setDecisionHeaders(r, &d)
 			return nil, 0, s.refusalOf(r, &d)
 		}
-		need.Amount, err = model.Price.Estimate(chat.PromptTokensMax(), bound, chat.N, model.ReserveFactor)
+		need.Amount, err = model.Price.Estimate(dialect.PromptTokensMax(*chat), bound, chat.N, model.ReserveFactor)
 		if err != nil {
 			return nil, 0, invalid("max_tokens", "it is too large")
 		}
 		need.Amount = max(need.Amount, 1)
-		need.Tokens = chat.PromptTokensMax() + chat.N*bound
+		need.Tokens = dialect.PromptTokensMax(*chat) + chat.N*bound
 	}
 	return nil, 0, answer.Unavailable("The quota changes too quickly to fit this request into what is left. Try again in a second.")
 }
@@ -243,6 +246,10 @@ func (s *Server) forward(x *exchange, r *request, up *upstream.Upstream, body []
 	x.unwatch = upstream.Watch(r.ctx.Conn(), x.clientLeft)
 	begin := time.Now()
 	err := up.Do(x.call)
+	if x.gone.Load() {
+		r.ctx.SetConnectionClose() // nobody is left to answer
+		return nil
+	}
 	if err != nil {
 		return x.forwardError(err)
 	}
@@ -251,21 +258,15 @@ func (s *Server) forward(x *exchange, r *request, up *upstream.Upstream, body []
 	}
 	x.status = x.call.Header.StatusCode()
 	if x.status == fasthttp.StatusUnauthorized {
-		slog.Error("upstream refuses our credential", "upstream", up.Name())
+		slog.Error("upstream refuses this node's credential", "upstream", x.upstream)
 		return &answer.Refusal{Code: answer.UpstreamAuthFailed, Message: "The upstream did not accept this node's own credential. Your key is fine; tell the operator.", Retry: answer.RetryNo}
 	}
 	h := &r.ctx.Response.Header
-	if id := x.call.Header.Peek(fasthttp.HeaderXRequestID); len(id) > 0 {
+	if id := x.call.Header.Peek(headerRequestID); len(id) > 0 {
 		h.SetBytesV("x-upstream-request-id", id)
 	}
 	x.call.CopyHeader(h, ownedHeader)
-	if x.meter != nil {
-		x.meter.Begin(x.call.Header.ContentType(), x.call.Header.ContentEncoding())
-	}
-	size := x.call.BodySize()
-	if x.meter != nil && x.meter.Rewrites() {
-		size = -1
-	}
+	size := x.begin()
 	handed = true
 	r.ctx.Response.ImmediateHeaderFlush = size < 0
 	r.ctx.SetBodyStream(x, int(size))

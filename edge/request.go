@@ -26,6 +26,8 @@ type request struct {
 	pol   config.Policy
 }
 
+const headerRequestID = "X-Request-Id"
+
 // newRequestID is a UUIDv7 in 32 hex digits.
 func newRequestID() string {
 	id := uuid.Must(uuid.NewV7())
@@ -34,12 +36,12 @@ func newRequestID() string {
 
 // setID answers with the client's label or our id.
 func (r *request) setID() {
-	if label := r.ctx.Request.Header.Peek(fasthttp.HeaderXRequestID); validLabel(label) {
+	if label := r.ctx.Request.Header.Peek(headerRequestID); validLabel(label) {
 		r.label = string(label)
-		r.ctx.Response.Header.Set(fasthttp.HeaderXRequestID, r.label)
+		r.ctx.Response.Header.Set(headerRequestID, r.label)
 		return
 	}
-	r.ctx.Response.Header.Set(fasthttp.HeaderXRequestID, r.id)
+	r.ctx.Response.Header.Set(headerRequestID, r.id)
 }
 
 // validLabel accepts 1–128 of [A-Za-z0-9._:-].

@@ -17,15 +17,6 @@ func SecretKey(hash string) string { return "tgkey:{" + hash + "}" }
 // ConfKey is the document of a tenant with its apps and keys.
 func ConfKey(tenant string) string { return prefix(tenant) + "conf" }
 
-// TenantOfConf is the tenant whose document a key is.
-func TenantOfConf(key string) (tenant string, ok bool) {
-	rest, ok := strings.CutPrefix(key, "quota:{")
-	if !ok {
-		return "", false
-	}
-	return strings.CutSuffix(rest, "}:conf")
-}
-
 // HoldKey is the record of one hold.
 func HoldKey(tenant, id string) string { return prefix(tenant) + "req:" + id }
 

@@ -48,6 +48,7 @@ type node struct {
 	publisher *ledger.Publisher
 	adjuster  *ledger.Adjuster
 	directory *identity.Directory
+	engine    *admission.Engine
 	upstreams map[string]*upstream.Upstream
 	data      *edge.Server
 	admin     *http.Server
@@ -106,20 +107,19 @@ func (n *node) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var directory atomic.Pointer[identity.Directory]
 	list := make([]*lua.Store, 0, len(names))
+	known := map[string]identity.Store{}
+	feeds := map[*lua.Store]*identity.Feed{}
 	for name, c := range n.cfg.Stores {
+		feed := identity.NewFeed()
 		store, err := lua.Open(ctx, lua.Options{
-			Name: name, URL: c.URL.Reveal(), Connect: c.Connect, InFlight: c.InFlight,
-			OnInvalidate: func(keys []string) {
-				if d := directory.Load(); d != nil {
-					d.Invalidate(name, keys)
-				}
-			},
+			Name: name, URL: c.URL.Reveal(), Connect: c.Connect, InFlight: c.InFlight, OnInvalidate: feed.Invalidate,
 		})
 		if err != nil {
 			return err
 		}
+		known[name] = identity.Store{Redis: store, Feed: feed}
+		feeds[store] = feed
 		n.stores[name] = store
 		list = append(list, store)
 	}
@@ -127,25 +127,21 @@ func (n *node) open(ctx context.Context) (err error) {
 	n.reaper = ledger.NewReaper(n.id, n.cfg.Policy.HoldTTL, n.db, list...)
 	n.publisher = ledger.NewPublisher(n.db, n.stores)
 	n.adjuster = ledger.NewAdjuster(n.db, n.stores)
-	n.directory, err = identity.New(identity.Options{
-		Stores: n.stores, Source: n.db, LoadBudget: n.cfg.Ledger.LoadBudget,
-	})
-	if err != nil {
-		return err
-	}
-	directory.Store(n.directory)
+	n.directory = identity.New(identity.Options{Stores: known, Source: source{n.db}, LoadBudget: n.cfg.Ledger.LoadBudget})
 	for name, c := range n.cfg.Upstreams {
 		if n.upstreams[name], err = newUpstream(name, &c); err != nil {
 			return err
 		}
 	}
 	n.unclaimed.Store(int64(len(list)))
+	n.engine = admission.New(admission.Options{
+		Node: n.id, Loader: n.db, Settler: n.settler, Served: n.reaper.Served,
+		Decision: n.cfg.Limits.Decision, Load: n.cfg.Ledger.LoadBudget,
+		Epoch: func(store *lua.Store, tenant string) uint64 { return feeds[store].Epoch(lua.ConfKey(tenant)) },
+	})
 	n.data = edge.New(edge.Options{
 		Config: n.cfg, Node: n.id, Directory: n.directory, Settler: n.settler, Loader: n.db, Upstreams: n.upstreams, Ready: n.ready,
-		Admission: admission.New(admission.Options{
-			Node: n.id, Loader: n.db, Settler: n.settler, Served: n.reaper.Served,
-			Decision: n.cfg.Limits.Decision, Load: n.cfg.Ledger.LoadBudget,
-		}),
+		Admission: n.engine,
 	})
 	api := admin.New(admin.Options{
 		DB: n.db, Stores: n.stores, Publisher: n.publisher, Adjuster: n.adjuster,
@@ -236,6 +232,9 @@ func (n *node) close() {
 	}
 	for _, u := range n.upstreams {
 		u.Close()
+	}
+	if n.engine != nil {
+		n.engine.Close()
 	}
 	if n.directory != nil {
 		n.directory.Close()

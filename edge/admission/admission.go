@@ -16,12 +16,14 @@ import (
 
 // Options of an Engine.
 type Options struct {
-	Node     string // this node's id, written into holds
-	Loader   ledger.AccountLoader
-	Settler  *ledger.Settler
-	Served   func(store *lua.Store, tenant string, nowMillis int64) // hears of every hold made here; nil: nobody does
-	Decision time.Duration                                          // budget of one decision; 0: the store's own estimate
-	Load     time.Duration                                          // budget of one read of accounts from SQL
+	Node    string // this node's id, written into holds
+	Loader  ledger.AccountLoader
+	Settler *ledger.Settler
+	Served  func(store *lua.Store, tenant string, nowMillis int64) // hears of every hold made here; nil: nobody does
+	// Epoch changes whenever a tenant's documents or totals did (identity.Feed.Epoch of its conf).
+	Epoch    func(store *lua.Store, tenant string) uint64
+	Decision time.Duration // budget of one decision; 0: the store's own estimate
+	Load     time.Duration // budget of one read of accounts from SQL
 }
 
 // Engine decides on the direct path. Safe for concurrent use.
@@ -32,10 +34,6 @@ type Engine struct {
 
 // New returns an Engine. Close it.
 func New(o Options) *Engine { return &Engine{opt: o, short: newShortCache(time.Now)} }
-
-// Invalidate hears which documents of a store changed; nil: all of them may
-// have. What was known to be short may not be any more.
-func (e *Engine) Invalidate(keys []string) { e.short.changed(keys) }
 
 // Close frees the cache of short accounts.
 func (e *Engine) Close() { e.short.close() }
@@ -54,8 +52,8 @@ type Request struct {
 	TTL         time.Duration // life of the hold
 	PriceID     string
 	Consume     bool // settle at once
-	Fresh       bool          // the id was made for this call: Redis cannot know it yet
-	OwnID       bool          // and it never leaves the node: nobody can repeat it
+	Fresh       bool // the id was made for this call: Redis cannot know it yet
+	OwnID       bool // and it never leaves the node: nobody can repeat it
 }
 
 // tries bounds how often one decision asks Redis: first, after a load, after a
@@ -84,8 +82,8 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 		PriceID: r.PriceID, Node: e.opt.Node, Tokens: r.Tokens,
 	}
 	args.Chain = quota.NewChain(r.Principal, r.Budgets, r.Store.Now(), r.Zone)
-	epoch := e.short.epoch(args.Tenant).Load()
-	if r.Fresh { // a caller's id may name a call that was admitted before
+	epoch := e.opt.Epoch(r.Store, args.Tenant) // before Redis is asked for what may be learnt
+	if r.Fresh {                               // a caller's id may name a call that was admitted before
 		if d, refused := e.short.refuses(args.Tenant, epoch, args.Chain, r.Amount, r.Store.Now()); refused {
 			return d, nil, nil
 		}

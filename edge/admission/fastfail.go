@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"hash/maphash"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -33,14 +32,10 @@ const (
 type shortCache struct {
 	entries *ristretto.Cache[string, *shortEntry]
 	now     func() time.Time
-	epochs  [epochSlots]atomic.Int64 // by hash of the tenant; two that share one cost each other a script
-	seed    maphash.Seed
 }
 
-const epochSlots = 4096
-
 type shortEntry struct {
-	epoch   int64
+	epoch   uint64
 	account quota.Account
 	state   quota.AccountState
 	until   atomic.Int64 // Unix ns; after it one request may ask Redis
@@ -55,32 +50,13 @@ func newShortCache(now func() time.Time) *shortCache {
 	if err != nil {
 		panic("BUG: admission: " + err.Error())
 	}
-	return &shortCache{entries: entries, now: now, seed: maphash.MakeSeed()}
+	return &shortCache{entries: entries, now: now}
 }
 
 func (c *shortCache) close() { c.entries.Close() }
 
-// epoch of a tenant; to be read before Redis is asked for what will be learnt.
-func (c *shortCache) epoch(tenant string) *atomic.Int64 {
-	return &c.epochs[maphash.String(c.seed, tenant)%epochSlots]
-}
-
-// changed begins a new epoch for the tenants whose documents changed; nil: for all.
-func (c *shortCache) changed(keys []string) {
-	if keys == nil {
-		for i := range c.epochs {
-			c.epochs[i].Add(1)
-		}
-	}
-	for _, key := range keys {
-		if tenant, ok := lua.TenantOfConf(key); ok {
-			c.epoch(tenant).Add(1)
-		}
-	}
-}
-
 // refuses says whether an account of the chain is known to be short of the need.
-func (c *shortCache) refuses(tenant string, epoch int64, chain quota.Chain, need, nowMillis int64) (quota.Decision, bool) {
+func (c *shortCache) refuses(tenant string, epoch uint64, chain quota.Chain, need, nowMillis int64) (quota.Decision, bool) {
 	for i := range chain {
 		e, ok := c.entries.Get(lua.AccountKey(tenant, chain[i]))
 		if !ok || e.epoch != epoch || e.state.Fits(need) {
@@ -101,7 +77,7 @@ func (c *shortCache) refuses(tenant string, epoch int64, chain quota.Chain, need
 
 // learn remembers the accounts that a refused decision found short. Credits
 // that other nodes may give back (leased) make a refusal preliminary: not learnt.
-func (c *shortCache) learn(tenant string, epoch int64, d *quota.Decision, need int64) {
+func (c *shortCache) learn(tenant string, epoch uint64, d *quota.Decision, need int64) {
 	for i, a := range d.States {
 		if a.Fits(need) || a.Leased > 0 {
 			continue

@@ -58,3 +58,7 @@ type mark struct {
 func (m *mark) current() bool {
 	return m.changed.Load() == m.sawChanged && m.all.Load() == m.sawAll
 }
+
+// Epoch of a key: another value says that the document under it may have
+// changed. The reverse does not hold: keys share counters.
+func (f *Feed) Epoch(key string) uint64 { return f.all.Load() + f.stripe(key).Load() }
