@@ -24,7 +24,7 @@ func TestFraming(t *testing.T) {
 	}{
 		{"sized", h + "Content-Length: 5\r\n\r\nhello", "hello", nil, nil, true},
 		{"sized, cut", h + "Content-Length: 9\r\n\r\nhello", "hello", nil, ErrCut, false},
-		{"sized, with bytes behind", h + "Content-Length: 5\r\n\r\nhelloHTTP/1.1 200", "hello", nil, nil, false},
+		{"sized, bytes behind", h + "Content-Length: 5\r\n\r\nhelloHTTP/1.1 200", "hello", nil, nil, false},
 		{"empty", h + "Content-Length: 0\r\n\r\n", "", nil, nil, true},
 		{"no content", "HTTP/1.1 204 No Content\r\n\r\n", "", nil, nil, true},
 		{"chunked", h + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n06;x=y\r\n world\r\n0\r\n\r\n", "hello world", nil, nil, true},
@@ -54,7 +54,8 @@ func TestFraming(t *testing.T) {
 	}
 	for _, row := range rows {
 		for _, split := range []bool{false, true} {
-			if split && len(row.raw) > 4<<10 {
+			// Bytes that arrive later are seen when the connection is taken again: see TestIdleConnectionWithUnaskedBytesIsNotUsed.
+			if split && (len(row.raw) > 4<<10 || strings.HasSuffix(row.name, "behind")) {
 				continue
 			}
 			name := row.name
