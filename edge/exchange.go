@@ -44,6 +44,7 @@ type exchange struct {
 	ended    atomic.Bool
 	whole    bool // the answer was read to its end
 	failed   bool
+	left     int64 // bytes of the answer's body still to come, where its size is known; else -1
 }
 
 // clientLeft runs on the watcher's goroutine.
@@ -57,6 +58,7 @@ func (x *exchange) clientLeft() {
 func (x *exchange) begin() int64 {
 	x.body = x.call
 	size := x.call.BodySize()
+	x.left, x.whole = size, size == 0
 	if x.kind != byUsage {
 		return size
 	}
@@ -76,6 +78,11 @@ func (x *exchange) begin() int64 {
 func (x *exchange) Read(p []byte) (n int, err error) {
 	defer x.recovered(&err)
 	n, err = x.body.Read(p)
+	if x.left > 0 && err == nil {
+		// The server reads a body of known size no further than that: there is no EOF to see.
+		x.left -= int64(n)
+		x.whole = x.left == 0
+	}
 	switch {
 	case errors.Is(err, io.EOF):
 		x.whole = true

@@ -236,6 +236,7 @@ func (s *Server) forward(x *exchange, r *request, up *upstream.Upstream, body []
 	if len(body) > 0 || !r.ctx.IsGet() {
 		x.call.SetBody(body)
 	}
+	x.hold = x.hold.Pass()
 	s.running.add(x)
 	handed := false
 	defer func() {

@@ -62,7 +62,6 @@ func New(o Options) *Server {
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.badRequest,
-		Name:                         "tollgate",
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,
 		ReadBufferSize:               int(o.Config.Limits.Header),

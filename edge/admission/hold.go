@@ -34,6 +34,18 @@ func newHold(settler *ledger.Settler, r *Request, target lua.Target, reply *lua.
 	}
 }
 
+// Pass hands the hold over to a new owner, who ends it from now on; Close of
+// the old one does nothing any more. It must not have ended.
+func (h *Hold) Pass() *Hold {
+	if h == nil {
+		return nil
+	}
+	if !h.ended.CompareAndSwap(false, true) {
+		panic("BUG: admission: a hold was passed on after its end")
+	}
+	return &Hold{settler: h.settler, end: h.end, amount: h.amount}
+}
+
 // Amount is what is frozen, in credits.
 func (h *Hold) Amount() int64 { return h.amount }
 

@@ -64,6 +64,10 @@ func FromDecision(d *quota.Decision, showNumbers bool) *Refusal {
 		return r.fromRate(q, who, showNumbers)
 	}
 	what := periodWord(q.Period) + "quota of this " + who
+	state := "is used up"
+	if q.Remaining > 0 {
+		state = "is too low for this request"
+	}
 	numbers := ""
 	if showNumbers {
 		numbers = fmt.Sprintf(": %d needed, %d of %d left", q.Need, q.Remaining, q.Limit)
@@ -83,15 +87,15 @@ func FromDecision(d *quota.Decision, showNumbers bool) *Refusal {
 		}
 	case q.Pending:
 		r.Retry = RetryYes
-		r.Message = fmt.Sprintf("The %s is nearly used up%s. Credits are on their way back from other nodes; try again in a second.", what, numbers)
+		r.Message = fmt.Sprintf("The %s %s%s. Credits are on their way back from other nodes; try again in a second.", what, state, numbers)
 	case q.Reason == quota.PaymentRequired:
 		r.RetryAfter, r.Retry = 0, RetryNo
-		r.Message = fmt.Sprintf("The %s is used up, its overage too%s. Top it up to go on.", what, numbers)
+		r.Message = fmt.Sprintf("The %s %s, its overage included%s. Top it up to go on.", what, state, numbers)
 	case q.Period == quota.Ever:
 		r.Retry = RetryNo
-		r.Message = fmt.Sprintf("The %s is used up%s. It does not refill by itself; ask its owner to top it up.", what, numbers)
+		r.Message = fmt.Sprintf("The %s %s%s. It does not refill by itself; ask its owner to top it up.", what, state, numbers)
 	default:
-		r.Message = fmt.Sprintf("The %s is used up%s. It resets in %d seconds.", what, numbers, seconds(q.RetryAfter))
+		r.Message = fmt.Sprintf("The %s %s%s. It resets in %d seconds.", what, state, numbers, seconds(q.RetryAfter))
 	}
 	return r
 }
