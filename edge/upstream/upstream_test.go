@@ -222,14 +222,14 @@ func TestTimeouts(t *testing.T) {
 }
 
 func TestIdleTimeoutIsRenewedByEveryPiece(t *testing.T) {
-	// Ten pieces, each well within the idle timeout, together far beyond it.
-	const pieces, idle = 10, 100 * time.Millisecond
+	// Each piece comes well within the idle timeout, all together far beyond it.
+	const pieces, idle = 12, 400 * time.Millisecond
 	url := rawServer(t, func(c net.Conn, r *bufio.Reader) {
 		if _, _, ok := readRequest(r); !ok {
 			return
 		}
-		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
-		tick := time.NewTicker(idle / 4)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n")
+		tick := time.NewTicker(idle / 8)
 		defer tick.Stop()
 		for range pieces {
 			<-tick.C
