@@ -62,8 +62,9 @@ type Options struct {
 	// ReadBudget bounds one call of Redis. Default: the store's own estimate.
 	ReadBudget time.Duration
 	// MaxAge is how long documents are used without being read again, should
-	// Redis never tell of a change; up to a fifth is added at random. Default
-	// 30 s. Lower costs a round trip per key each time.
+	// Redis never tell of a change; up to a fifth is added at random, and what
+	// is read then may be up to 30 s old in the client's own cache. Default 30 s.
+	// Lower costs a round trip per key each time.
 	MaxAge time.Duration
 	// EntriesMax is the most keys kept in memory, about 1.5 kB each. Beyond it
 	// a sixteenth goes, first those that nobody asked for within MaxAge, then
