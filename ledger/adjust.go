@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"tollgate/quota"
@@ -26,17 +25,11 @@ const (
 	RefusedBelowUsage = "below_usage" // the cut is deeper than the total and all pending raises
 )
 
-// pendingAdjustsMax bounds the adjustments of one account whose outcome is
-// open. More are refused with ErrTooMany until the repair has ended some.
+// pendingAdjustsMax bounds the pending adjustments of one account. More are refused with ErrTooMany until the repair has ended some.
 const pendingAdjustsMax = 100
 
-// Adjustment is one numbered change of an account's `ever` total.
-//
-// The order of steps, and what a crash between them leaves: BeginAdjust makes a
-// pending row; the caller sends it to Redis under its number; FinishAdjust
-// records the outcome, and raises the total in the same transaction; the
-// publication of kind PublishAdjust has Redis confirm it. A pending row is sent
-// again by whoever finds it, in the order of PendingAdjusts.
+// Adjustment is one numbered change of an account's `ever` total. BeginAdjust
+// makes the row; BringAdjusts asks Redis and records the outcome.
 type Adjustment struct {
 	Tenant string          `json:"tenant"`
 	Scope  quota.Scope     `json:"scope"`
@@ -46,16 +39,9 @@ type Adjustment struct {
 	State  AdjustState     `json:"state"`
 	Reason string          `json:"reason,omitempty"` // of a refusal
 	Reply  json.RawMessage `json:"reply,omitempty"`  // what FinishAdjust was given: the numbers to answer with
-	// Before is the account's total in SQL when the row was read: without this
-	// adjustment if it is pending, and without those before it that are.
+	// Before is the account's total in SQL when the row was read: with all that is applied, without what is pending.
 	Before int64 `json:"-"`
-}
-
-// Judge tells what Redis did with this pending adjustment, from the account's
-// total there once its `adj` has reached Num. It holds for the first pending
-// adjustment of an account; known is false if the total fits neither outcome.
-func (a *Adjustment) Judge(redisTotal int64) (applied, known bool) {
-	return redisTotal == a.Before+a.Delta, redisTotal == a.Before || redisTotal == a.Before+a.Delta
+	open   bool  // Redis is not known to hold the outcome
 }
 
 // BeginAdjust records the wish to change an account's total by delta. What
@@ -97,7 +83,7 @@ func (t *tx) beginAdjust(ctx context.Context, op Op, tenant string, scope quota.
 			return a, err
 		}
 	}
-	err = t.row(ctx, `SELECT COUNT(*) FROM adjustment WHERE state = 'pending' AND tenant = ? AND scope = ? AND scope_id = ?`,
+	err = t.row(ctx, `SELECT COUNT(*) FROM adjustment WHERE is_open = 1 AND state = 'pending' AND tenant = ? AND scope = ? AND scope_id = ?`,
 		[]any{tenant, scope.String(), id}, &pending)
 	if err != nil {
 		return a, err
@@ -118,12 +104,13 @@ func (t *tx) beginAdjust(ctx context.Context, op Op, tenant string, scope quota.
 	case most < 0:
 		a.State, a.Reason = AdjustRefused, RefusedBelowUsage
 	}
-	ended := int64(0)
-	if a.State != AdjustPending {
-		ended = t.now
+	a.open = a.State == AdjustPending
+	open, ended := 1, int64(0)
+	if !a.open {
+		open, ended = 0, t.now
 	}
-	_, err = t.exec(ctx, `INSERT INTO adjustment (tenant, scope, scope_id, num, delta, state, reason, reply, op_id, created_at, ended_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?)`, tenant, scope.String(), id, a.Num, delta, string(a.State), a.Reason, op.ID, t.now, ended)
+	_, err = t.exec(ctx, `INSERT INTO adjustment (tenant, scope, scope_id, num, delta, state, is_open, reason, reply, op_id, created_at, ended_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?)`, tenant, scope.String(), id, a.Num, delta, string(a.State), open, a.Reason, op.ID, t.now, ended)
 	if err != nil {
 		return a, err
 	}
@@ -134,7 +121,7 @@ func (t *tx) beginAdjust(ctx context.Context, op Op, tenant string, scope quota.
 
 // pendingRaise sums the raises of an account whose outcome is open.
 func (t *tx) pendingRaise(ctx context.Context, tenant string, scope quota.Scope, id string) (credits int64, err error) {
-	deltas, err := collect(ctx, t, `SELECT delta FROM adjustment WHERE state = 'pending' AND tenant = ? AND scope = ? AND scope_id = ? AND delta > 0`,
+	deltas, err := collect(ctx, t, `SELECT delta FROM adjustment WHERE is_open = 1 AND state = 'pending' AND tenant = ? AND scope = ? AND scope_id = ? AND delta > 0`,
 		[]any{tenant, scope.String(), id}, func(row scanner) (delta int64, err error) {
 			err = row.Scan(&delta)
 			return delta, err
@@ -145,87 +132,12 @@ func (t *tx) pendingRaise(ctx context.Context, tenant string, scope quota.Scope,
 	return credits, err
 }
 
-// FinishAdjust records what Redis said to a pending adjustment, and gives the
-// adjustment as it stands: if another caller was first, its outcome. Applied,
-// it becomes part of account.total in the same transaction. reply, a JSON value
-// or nil, is kept for repeats of the operation. Finishing one while a lower
-// number is pending is ErrAdjustOrder and changes nothing.
-func (db *DB) FinishAdjust(ctx context.Context, a Adjustment, outcome AdjustState, reason string, reply json.RawMessage) (now Adjustment, err error) {
-	if outcome != AdjustApplied && outcome != AdjustRefused {
-		return a, invalid("state", "an adjustment ends applied or refused")
-	}
-	if len(reason) > 200 || len(reply) > policyBytesMax || (len(reply) > 0 && !json.Valid(reply)) {
-		return a, invalid("reply", "want JSON of at most %d bytes and a reason of at most 200", policyBytesMax)
-	}
-	_, err = db.write(ctx, Op{}, &now, func(t *tx) error {
-		now, err = t.finishAdjust(ctx, a, outcome, reason, reply)
-		return err
-	})
-	return now, err
-}
-
-func (t *tx) finishAdjust(ctx context.Context, a Adjustment, outcome AdjustState, reason string, reply json.RawMessage) (Adjustment, error) {
-	if _, err := t.exec(ctx, `UPDATE tenant SET updated_at = ? WHERE id = ?`, t.now, a.Tenant); err != nil {
-		return a, err
-	}
-	now, err := t.adjust(ctx, a.Tenant, a.Scope, a.ID, a.Num)
-	if err != nil || now.State != AdjustPending {
-		return now, err
-	}
-	var earlier int64
-	err = t.row(ctx, `SELECT COUNT(*) FROM adjustment WHERE state = 'pending' AND tenant = ? AND scope = ? AND scope_id = ? AND num < ?`,
-		[]any{a.Tenant, a.Scope.String(), a.ID, a.Num}, &earlier)
-	if err != nil {
-		return now, err
-	}
-	if earlier > 0 {
-		return now, ErrAdjustOrder
-	}
-	add := int64(0)
-	if outcome == AdjustApplied {
-		add = now.Delta
-		if total := now.Before + add; now.Before < 0 || total < 0 || total > quota.CreditsMax {
-			return now, invalid("delta", "the total would be %d", total)
-		}
-	}
-	now.State, now.Reason, now.Reply, now.Before = outcome, reason, reply, now.Before+add
-	_, err = t.exec(ctx, `UPDATE adjustment SET state = ?, reason = ?, reply = ?, ended_at = ? WHERE tenant = ? AND scope = ? AND scope_id = ? AND num = ?`,
-		string(outcome), reason, string(reply), t.now, a.Tenant, a.Scope.String(), a.ID, a.Num)
-	if err != nil {
-		return now, err
-	}
-	// adj covers the refused ones too: whatever of them is still on its way to Redis is then a repeat there.
-	_, err = t.exec(ctx, `UPDATE account SET total = total + ?, adj = ? WHERE tenant = ? AND scope = ? AND scope_id = ? AND window_name = ''`,
-		add, a.Num, a.Tenant, a.Scope.String(), a.ID)
-	if err != nil || outcome == AdjustRefused {
-		return now, err
-	}
-	return now, t.publishAdjust(ctx, &now)
-}
-
-// publishAdjust has Redis confirm an applied adjustment: it may have lost the
-// account after it applied it, and loaded it again before the total was raised
-// here. The new version keeps out loads that were read before.
-func (t *tx) publishAdjust(ctx context.Context, a *Adjustment) error {
-	version, store, err := t.bump(ctx, a.Tenant)
-	if err != nil {
-		return err
-	}
-	if _, err := t.exec(ctx, `UPDATE tenant SET doc_version = version WHERE id = ?`, a.Tenant); err != nil {
-		return err
-	}
-	if err := t.publish(ctx, Publication{Tenant: a.Tenant, Kind: PublishTenant, Item: a.Tenant, Store: store, Version: version}); err != nil {
-		return err
-	}
-	return t.publish(ctx, Publication{Tenant: a.Tenant, Kind: PublishAdjust, Item: adjustItem(a), Store: store, Version: version})
-}
-
-const adjustColumns = `j.tenant, j.scope, j.scope_id, j.num, j.delta, j.state, j.reason, j.reply, c.total FROM adjustment j
+const adjustColumns = `j.tenant, j.scope, j.scope_id, j.num, j.delta, j.state, j.is_open, j.reason, j.reply, c.total FROM adjustment j
 	JOIN account c ON c.tenant = j.tenant AND c.scope = j.scope AND c.scope_id = j.scope_id AND c.window_name = ''`
 
 func scanAdjust(row scanner) (a Adjustment, err error) {
 	var scope, reply string
-	if err = row.Scan(&a.Tenant, &scope, &a.ID, &a.Num, &a.Delta, &a.State, &a.Reason, &reply, &a.Before); err != nil {
+	if err = row.Scan(&a.Tenant, &scope, &a.ID, &a.Num, &a.Delta, &a.State, &a.open, &a.Reason, &reply, &a.Before); err != nil {
 		return a, err
 	}
 	if reply != "" {
@@ -258,63 +170,3 @@ func (db *DB) GetAdjust(ctx context.Context, tenant string, scope quota.Scope, i
 	})
 	return a, err
 }
-
-// PendingAdjusts reads the account's adjustments that Redis still has to be
-// told, in their order: applied ones whose confirmation is outstanding (send
-// each again under its number, forced, then DonePublication), then pending ones
-// (send, then FinishAdjust). Stop at the first that fails.
-func (db *DB) PendingAdjusts(ctx context.Context, tenant string, scope quota.Scope, id string) (list []Adjustment, err error) {
-	err = db.read(ctx, func(t *tx) error {
-		items, err := collect(ctx, t, `SELECT item FROM publication WHERE tenant = ? AND kind = 'adjust' ORDER BY version`, []any{tenant}, scanString)
-		if err != nil {
-			return err
-		}
-		for _, item := range items {
-			s, i, num, err := parseAdjustItem(item)
-			if err != nil {
-				return err
-			}
-			if s != scope || i != id {
-				continue
-			}
-			a, err := t.adjust(ctx, tenant, s, i, num)
-			if err != nil {
-				return err
-			}
-			list = append(list, a)
-		}
-		pending, err := collect(ctx, t, `SELECT `+adjustColumns+` WHERE j.state = 'pending' AND j.tenant = ? AND j.scope = ? AND j.scope_id = ? ORDER BY j.num`,
-			[]any{tenant, scope.String(), id}, scanAdjust)
-		list = append(list, pending...)
-		return err
-	})
-	return list, err
-}
-
-// Subject names an account with pending adjustments.
-type Subject struct {
-	Tenant string
-	Scope  quota.Scope
-	ID     string
-}
-
-// PendingSubjects reads up to limit (at most 1000) accounts of a store's tenants that
-// have pending adjustments older than the given time (ms), for the repair.
-func (db *DB) PendingSubjects(ctx context.Context, store string, olderThan int64, limit int) (list []Subject, err error) {
-	err = db.read(ctx, func(t *tx) error {
-		list, err = collect(ctx, t, `SELECT DISTINCT j.tenant, j.scope, j.scope_id FROM adjustment j JOIN tenant t ON t.id = j.tenant
-			WHERE j.state = 'pending' AND t.store = ? AND j.created_at < ? ORDER BY j.tenant, j.scope, j.scope_id LIMIT ?`,
-			[]any{store, olderThan, page(limit)}, func(row scanner) (s Subject, err error) {
-				var scope string
-				if err = row.Scan(&s.Tenant, &scope, &s.ID); err != nil {
-					return s, err
-				}
-				s.Scope, err = parseScope(scope)
-				return s, err
-			})
-		return err
-	})
-	return list, err
-}
-
-var errItem = errors.New("ledger: malformed publication item in the database")

@@ -10,9 +10,9 @@
 // counts in an account's total exactly when it is `applied`.
 //
 // SQL holds limits and folded usage; what runs at the moment is Redis' to
-// know. This part of the package therefore never talks to Redis: callers bring
-// news there and come back with the outcome (BeginAdjust … FinishAdjust,
-// Publications … DonePublication).
+// know. The SQL part of the package therefore never talks to Redis: callers
+// bring news there and come back with the outcome (BringAdjusts; Publications
+// … DonePublication).
 //
 // Only edge and cmd use it. It imports lua for the shapes of documents.
 package ledger

@@ -18,8 +18,8 @@ var (
 	ErrRevoked = errors.New("ledger: key is revoked")
 	// ErrTooMany: a named maximum (pending adjustments, live secrets) is reached. Let the older ones end first.
 	ErrTooMany = errors.New("ledger: too many")
-	// ErrAdjustOrder: an adjustment was finished before one with a lower number. Finish them as PendingAdjusts lists them.
-	ErrAdjustOrder = errors.New("ledger: adjustments must be finished in their order")
+	// ErrClaimed: another node is bringing this account's adjustments to Redis. Try again.
+	ErrClaimed = errors.New("ledger: another node works on the account's adjustments")
 	// ErrNewerSchema: the database was migrated by a newer version of this program. Run that one.
 	ErrNewerSchema = errors.New("ledger: database schema is newer than this program")
 	// ErrURL: the ledger's URL is of no known form. Use sqlite://PATH.

@@ -2,13 +2,9 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"tollgate/lua"
-	"tollgate/quota"
 )
 
 // PublishKind says what Redis has to be told.
@@ -16,11 +12,10 @@ type PublishKind string
 
 // The kinds.
 const (
-	PublishTenant PublishKind = "tenant" // write Docs.Tenant
-	PublishApp    PublishKind = "app"    // write Docs.App
-	PublishKey    PublishKind = "key"    // write Docs.Key
+	PublishTenant PublishKind = "tenant" // write TenantDoc
+	PublishApp    PublishKind = "app"    // write AppDoc
+	PublishKey    PublishKind = "key"    // write KeyDoc
 	PublishSecret PublishKind = "secret" // write Secret under the hash Item
-	PublishAdjust PublishKind = "adjust" // write Tenant, then send Adjust under its number, forced
 )
 
 // Publication is one thing that a store has not been told for certain. Content
@@ -28,15 +23,14 @@ const (
 type Publication struct {
 	Tenant  string
 	Kind    PublishKind
-	Item    string // id of what changed; the secret's hash; scope:id:number of an adjustment
+	Item    string // id of what changed, or the secret's hash
 	Store   string // where to write it
 	Version int64  // of the change that queued it; DonePublication compares it
 
-	TenantDoc *lua.TenantDoc // kinds tenant and adjust
+	TenantDoc *lua.TenantDoc // kind tenant
 	AppDoc    *lua.AppDoc    // kind app
 	KeyDoc    *lua.KeyDoc    // kind key
 	Secret    *Secret        // kind secret
-	Adjust    *Adjustment    // kind adjust
 }
 
 // Secret is the document of an API key's secret and its version.
@@ -96,22 +90,10 @@ func (db *DB) publications(ctx context.Context, rest string, args []any) (list [
 
 func (t *tx) fill(ctx context.Context, p *Publication) error {
 	switch p.Kind {
-	case PublishTenant, PublishAdjust:
+	case PublishTenant:
 		r, err := t.tenant(ctx, p.Tenant)
-		if err != nil {
-			return err
-		}
 		doc := r.doc()
 		p.TenantDoc = &doc
-		if p.Kind == PublishTenant {
-			return nil
-		}
-		scope, id, num, err := parseAdjustItem(p.Item)
-		if err != nil {
-			return err
-		}
-		a, err := t.adjust(ctx, p.Tenant, scope, id, num)
-		p.Adjust = &a
 		return err
 	case PublishApp:
 		r, err := t.app(ctx, p.Tenant, p.Item)
@@ -128,7 +110,7 @@ func (t *tx) fill(ctx context.Context, p *Publication) error {
 		p.Secret = &s
 		return err
 	}
-	return errItem
+	return fmt.Errorf("ledger: unknown publication kind %q in the database", p.Kind)
 }
 
 // DonePublication takes p off the queue, unless a newer change has queued it again.
@@ -139,28 +121,4 @@ func (db *DB) DonePublication(ctx context.Context, p Publication) error {
 		return err
 	})
 	return err
-}
-
-// ConfirmAdjust is DonePublication for an applied adjustment that Redis has confirmed.
-func (db *DB) ConfirmAdjust(ctx context.Context, a Adjustment) error {
-	_, err := db.write(ctx, Op{}, nil, func(t *tx) error {
-		_, err := t.exec(ctx, `DELETE FROM publication WHERE tenant = ? AND kind = ? AND item = ?`, a.Tenant, string(PublishAdjust), adjustItem(&a))
-		return err
-	})
-	return err
-}
-
-// adjustItem is scope:id:number. Ids have no colon.
-func adjustItem(a *Adjustment) string {
-	return a.Scope.String() + ":" + a.ID + ":" + strconv.FormatInt(a.Num, 10)
-}
-
-func parseAdjustItem(item string) (scope quota.Scope, id string, num int64, err error) {
-	parts := strings.Split(item, ":")
-	if len(parts) != 3 {
-		return 0, "", 0, errItem
-	}
-	scope, err = parseScope(parts[0])
-	num, numErr := strconv.ParseInt(parts[2], 10, 64)
-	return scope, parts[1], num, errors.Join(err, numErr)
 }

@@ -125,8 +125,8 @@ func (t *tx) insertTenant(ctx context.Context, r *Tenant) error {
 
 // insertAccount makes a scope's `ever` account.
 func (t *tx) insertAccount(ctx context.Context, tenant string, scope quota.Scope, id string, total int64) error {
-	_, err := t.exec(ctx, `INSERT INTO account (tenant, scope, scope_id, window_name, total, spent, fold, adj, adj_issued)
-		VALUES (?, ?, ?, '', ?, 0, 0, 0, 0)`, tenant, scope.String(), id, total)
+	_, err := t.exec(ctx, `INSERT INTO account (tenant, scope, scope_id, window_name, total, spent, fold, adj, adj_issued, claim, claim_until)
+		VALUES (?, ?, ?, '', ?, 0, 0, 0, 0, '', 0)`, tenant, scope.String(), id, total)
 	return err
 }
 

@@ -73,9 +73,12 @@ CREATE TABLE account (
   fold          BIGINT       NOT NULL,
   adj           BIGINT       NOT NULL,
   adj_issued    BIGINT       NOT NULL,
+  claim         VARCHAR(36)  NOT NULL,
+  claim_until   BIGINT       NOT NULL,
   PRIMARY KEY (tenant, scope, scope_id, window_name)
 );
 
+-- is_open is 1 until Redis is known to hold the outcome: while pending, and while applied but not confirmed.
 CREATE TABLE adjustment (
   tenant        VARCHAR(64)  NOT NULL REFERENCES tenant (id),
   scope         VARCHAR(8)   NOT NULL,
@@ -83,6 +86,7 @@ CREATE TABLE adjustment (
   num           BIGINT       NOT NULL,
   delta         BIGINT       NOT NULL,
   state         VARCHAR(16)  NOT NULL,
+  is_open       BIGINT       NOT NULL,
   reason        VARCHAR(200) NOT NULL,
   reply         TEXT         NOT NULL,
   op_id         VARCHAR(128) NOT NULL,
@@ -90,7 +94,7 @@ CREATE TABLE adjustment (
   ended_at      BIGINT       NOT NULL,
   PRIMARY KEY (tenant, scope, scope_id, num)
 );
-CREATE INDEX adjustment_by_state ON adjustment (state, tenant, scope, scope_id, num);
+CREATE INDEX adjustment_open ON adjustment (is_open, tenant, scope, scope_id, num);
 
 CREATE TABLE op (
   op_id         VARCHAR(128) NOT NULL PRIMARY KEY,
