@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -30,6 +31,9 @@ func (s *Server) decisionAPI(r *request, name string) error {
 		"release": {fasthttp.MethodPost, s.quotaRelease},
 		"consume": {fasthttp.MethodPost, s.quotaConsume},
 		"balance": {fasthttp.MethodGet, s.quotaBalance},
+	}
+	if name == "auth" || strings.HasPrefix(name, "auth/") {
+		return s.quotaAuth(r, name == "auth") // any method, and any path behind it: proxies pass the client's on
 	}
 	e, ok := endpoints[name]
 	if !ok {
@@ -187,6 +191,10 @@ func admissionRefusal(err error) error {
 	switch {
 	case errors.Is(err, admission.ErrConflict):
 		return &answer.Refusal{Code: answer.RequestIDConflict, Message: "This request_id was used before with other content. Use a fresh one.", Param: "request_id", Retry: answer.RetryNo}
+	case errors.Is(err, admission.ErrInFlight):
+		return &answer.Refusal{Code: answer.IdempotencyInFlight, Message: "A call with this Idempotency-Key is still running. Try again when it has ended.", RetryAfter: time.Second, Retry: answer.RetryYes}
+	case errors.Is(err, admission.ErrReplayed):
+		return &answer.Refusal{Code: answer.IdempotencyReplayed, Message: "A call with this Idempotency-Key was answered and charged before; its answer is not kept. Use a fresh key for a new call.", Retry: answer.RetryNo}
 	case errors.Is(err, admission.ErrTooLarge):
 		return invalid("cost", "what is spent and reserved would pass the largest amount, 9007199254740991")
 	case errors.Is(err, admission.ErrBusy):
@@ -395,7 +403,7 @@ func (s *Server) findHold(r *request, in *object) (id string, rec lua.HoldRecord
 
 // target is the hold with the tpm buckets that its end corrects.
 func (s *Server) target(r *request, id string, rec *lua.HoldRecord) lua.Target {
-	t := lua.Target{Tenant: r.who.Principal.Tenant, ID: id, Chain: rec.Chain}
+	t := lua.Target{Tenant: r.who.Principal.Tenant, ID: id, Chain: rec.Chain, Mark: lua.Mark{Name: rec.Mark, TTL: s.cfg.IdempotencyTTL}}
 	for _, scope := range quota.Scopes {
 		if limit := r.who.Budgets[scope].Limits.TPM; limit != nil {
 			t.Buckets = append(t.Buckets, lua.BucketArg{Scope: scope, ID: r.who.Principal.ID(scope), Unit: quota.UnitTPM, Limit: *limit})

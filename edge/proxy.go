@@ -3,8 +3,11 @@ package edge
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"tollgate/edge/config"
 	"tollgate/edge/dialect"
 	"tollgate/edge/upstream"
+	"tollgate/lua"
 	"tollgate/quota"
 )
 
@@ -218,14 +222,39 @@ func (s *Server) admit(r *request, need *admission.Request) (*admission.Hold, er
 	return hold, nil
 }
 
-func (s *Server) reserve(r *request, need *admission.Request) (quota.Decision, *admission.Hold, error) {
+func (s *Server) reserve(r *request, need *admission.Request) (d quota.Decision, hold *admission.Hold, err error) {
 	s.fill(r, need)
+	if need.Mark, err = s.onceMark(r); err != nil {
+		return d, nil, err
+	}
 	need.ID, need.Fresh, need.OwnID, need.TTL = r.id, true, true, r.pol.HoldTTL
-	d, hold, err := s.opt.Admission.Reserve(context.Background(), need)
+	d, hold, err = s.opt.Admission.Reserve(context.Background(), need)
 	if err != nil {
 		err = admissionRefusal(err)
 	}
 	return d, hold, err
+}
+
+// idempotencyKeyMax bounds an Idempotency-Key, in bytes.
+const idempotencyKeyMax = 255
+
+// onceMark is the mark of the request's Idempotency-Key, scoped to its API key;
+// only the hash leaves this function.
+func (s *Server) onceMark(r *request) (lua.Mark, error) {
+	values := r.ctx.Request.Header.PeekAll("Idempotency-Key")
+	if len(values) == 0 {
+		return lua.Mark{}, nil
+	}
+	key := values[0]
+	ok := len(values) == 1 && len(key) >= 1 && len(key) <= idempotencyKeyMax
+	for _, c := range key {
+		ok = ok && c >= ' ' && c <= '~'
+	}
+	if !ok {
+		return lua.Mark{}, invalid("Idempotency-Key", "send one, of 1 to "+strconv.Itoa(idempotencyKeyMax)+" printable ASCII characters")
+	}
+	sum := sha256.Sum256(key)
+	return lua.Mark{Name: lua.MarkName(r.who.Principal.Key, hex.EncodeToString(sum[:])), TTL: s.cfg.IdempotencyTTL}, nil
 }
 
 // forward sends the call and starts the answer. It takes over the exchange's

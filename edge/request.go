@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type request struct {
 	start time.Time
 	who   *identity.Identity
 	pol   config.Policy
+	as403 bool // refusals are told as 403; see deniesAs403
 }
 
 const headerRequestID = "X-Request-Id"
@@ -67,6 +69,10 @@ func (r *request) refuse(refusal *answer.Refusal) {
 		id = r.label
 	}
 	refusal.Write(r.ctx, r.shape, id)
+	if r.as403 {
+		r.ctx.Response.Header.Set("x-quota-status", strconv.Itoa(r.ctx.Response.StatusCode()))
+		r.ctx.SetStatusCode(fasthttp.StatusForbidden)
+	}
 }
 
 // route finds out what a request wants. A returned Refusal is the answer.
@@ -84,6 +90,7 @@ func (s *Server) route(r *request) error {
 	if strings.HasPrefix(lower, "/v1/messages") {
 		r.shape = answer.Anthropic
 	}
+	r.as403 = deniesAs403(r.ctx, lower)
 	if s.draining.Load() {
 		return &answer.Refusal{Code: answer.Draining, Message: "This node is shutting down. Try again; another one will answer.", RetryAfter: time.Second, Retry: answer.RetryYes}
 	}

@@ -108,7 +108,7 @@ func (r *rig) node() *node {
 	n.settler = ledger.NewSettler(r.db, list...)
 	dir := identity.New(identity.Options{Stores: known, Source: dbSource{r.db}})
 	engine := admission.New(admission.Options{
-		Node: name, Loader: r.db, Settler: n.settler, Load: time.Second,
+		Node: name, Loader: r.db, Settler: n.settler, Loads: identity.NewLoadLimiter(), Load: time.Second,
 		Epoch: func(s *lua.Store, tenant string) uint64 { return feeds[s].Epoch(lua.ConfKey(tenant)) },
 	})
 	ups := map[string]*upstream.Upstream{}

@@ -160,7 +160,7 @@ func (r *Reaper) reapSome(ctx context.Context, s *reapedStore, tenants []string)
 		return err
 	}
 	for _, d := range due {
-		target := lua.Target{Tenant: d.Tenant, ID: d.ID, Chain: d.Record.Chain}
+		target := lua.Target{Tenant: d.Tenant, ID: d.ID, Chain: d.Record.Chain, Mark: lua.Mark{Name: d.Record.Mark}}
 		reply, err := s.Release(ctx, &lua.ReleaseArgs{Target: target, As: lua.StateExpired})
 		if err != nil {
 			return err

@@ -34,6 +34,8 @@ const (
 	Repeat     Outcome = "duplicate" // the adjustment is already in the total
 	Below      Outcome = "below"     // a cut below prepaid + spent
 	NoTotal    Outcome = "unlimited" // there is no total to adjust
+	InFlight   Outcome = "inflight"  // a call with this once-only mark lives
+	Replayed   Outcome = "replayed"  // a call with this once-only mark was charged
 	Old        Outcome = "old"       // Redis has this version or a newer one
 )
 
@@ -58,6 +60,22 @@ type BucketArg struct {
 	Need  int64 // tokens; 0 at settle and release
 }
 
+// Mark is a once-only mark: one hold has it while it lives, and keeps it for TTL after it was charged.
+type Mark struct {
+	Name string // MarkName
+	TTL  time.Duration
+}
+
+// MarkName names the mark of an API key's Idempotency-Key, of which only the hash is kept.
+func MarkName(key, hash string) string { return "idem:" + key + ":" + hash }
+
+func (m Mark) ttl() string {
+	if m.Name == "" {
+		return ""
+	}
+	return itoa64(m.TTL.Milliseconds())
+}
+
 // Target names the records that a call works on.
 type Target struct {
 	Tenant  string
@@ -65,6 +83,7 @@ type Target struct {
 	Chain   quota.Chain // 3 … quota.ChainMax accounts, the org's `ever` account first
 	Loads   *Loads      // values for accounts that Redis does not hold; nil: none
 	Buckets []BucketArg // reserve: all; settle and release: those in tpm
+	Mark    Mark        // of an Idempotency-Key; zero: none
 }
 
 // ReserveArgs is one reserve, or with Consume one reserve that settles at once.
@@ -106,10 +125,10 @@ func (s *Store) Reserve(ctx context.Context, a *ReserveArgs) (ReserveReply, erro
 		kind = "consume"
 	}
 	names, windows := chainText(a.Chain)
-	args := make([]string, 0, 15+3*len(a.Chain)+4*len(a.Buckets))
+	args := make([]string, 0, 16+3*len(a.Chain)+4*len(a.Buckets))
 	args = append(args, itoa(len(a.Chain)), itoa(len(a.Buckets)), randomGen(), loadVersion(a.Loads),
 		itoa64(a.NotAfter), itoa64(a.Amount), itoa64(a.TTL.Milliseconds()), kind, a.Fingerprint, a.Attempt,
-		a.PriceID, a.Node, itoa64(a.Tokens), names, windows)
+		a.PriceID, a.Node, itoa64(a.Tokens), names, windows, a.Mark.ttl())
 	args = a.appendAccounts(args)
 	args = a.appendBuckets(args)
 	r, err := s.run(ctx, reserveScript, a.keys(), args)
@@ -162,9 +181,9 @@ func (s *Store) Settle(ctx context.Context, a *SettleArgs) (SettleReply, error) 
 	if a.Lost {
 		lost, _ = chainText(a.Chain)
 	}
-	args := make([]string, 0, 7+3*len(a.Chain)+4*len(a.Buckets))
+	args := make([]string, 0, 8+3*len(a.Chain)+4*len(a.Buckets))
 	args = append(args, itoa(len(a.Chain)), itoa(len(a.Buckets)), randomGen(), loadVersion(a.Loads),
-		itoa64(a.Actual), itoa64(a.Tokens), lost)
+		itoa64(a.Actual), itoa64(a.Tokens), lost, a.Mark.ttl())
 	args = a.appendAccounts(args)
 	args = a.appendBuckets(args)
 	r, err := s.run(ctx, settleScript, a.keys(), args)
@@ -223,8 +242,12 @@ func (s *Store) Release(ctx context.Context, a *ReleaseArgs) (ReleaseReply, erro
 	if a.Undo {
 		undo = "undo"
 	}
-	args := make([]string, 0, 6+4*len(a.Buckets))
-	args = append(args, itoa(len(a.Chain)), itoa(len(a.Buckets)), as, a.Attempt, undo, a.Fingerprint)
+	args := make([]string, 0, 7+4*len(a.Buckets))
+	mark := ""
+	if a.Mark.Name != "" {
+		mark = "mark"
+	}
+	args = append(args, itoa(len(a.Chain)), itoa(len(a.Buckets)), as, a.Attempt, undo, a.Fingerprint, mark)
 	args = a.appendBuckets(args)
 	r, err := s.run(ctx, releaseScript, a.keys(), args)
 	if err != nil {
@@ -253,6 +276,7 @@ type HoldRecord struct {
 	Node     string
 	Tokens   int64
 	Chain    quota.Chain // nil for a tombstone
+	Mark     string      // name of its once-only mark; "": none
 }
 
 // ReadHold reads one hold; ok is false when Redis has none of that id.
@@ -268,12 +292,12 @@ func (s *Store) ReadHold(ctx context.Context, tenant, id string) (rec HoldRecord
 
 func (s *Store) holdCommand(tenant, id string) rueidis.Completed {
 	return s.decide.B().Hmget().Key(HoldKey(tenant, id)).Field("state", "kind", "amount", "charged", "refunded", "late",
-		"deadline", "created_at", "price_id", "node", "tokens", "chain", "windows").Build()
+		"deadline", "created_at", "price_id", "node", "tokens", "chain", "windows", "idem").Build()
 }
 
 func parseHold(res rueidis.RedisResult) (rec HoldRecord, ok bool, err error) {
 	list, err := res.ToArray()
-	if err != nil || len(list) != 13 {
+	if err != nil || len(list) != 14 {
 		return rec, false, fmt.Errorf("%w: hold", ErrReply)
 	}
 	if list[0].IsNil() {
@@ -283,7 +307,7 @@ func parseHold(res rueidis.RedisResult) (rec HoldRecord, ok bool, err error) {
 	num := func(i int) int64 { n, _ := strconv.ParseInt(text(i), 10, 64); return n }
 	rec = HoldRecord{
 		State: State(text(0)), Consume: text(1) == "consume", Amount: num(2), Charged: num(3), Refunded: num(4),
-		Late: num(5) == 1, Deadline: num(6), Created: num(7), PriceID: text(8), Node: text(9), Tokens: num(10),
+		Late: num(5) == 1, Deadline: num(6), Created: num(7), PriceID: text(8), Node: text(9), Tokens: num(10), Mark: text(13),
 	}
 	if text(11) != "" && text(12) != "" {
 		if rec.Chain, err = parseChain(text(11), text(12)); err != nil {
@@ -294,13 +318,16 @@ func parseHold(res rueidis.RedisResult) (rec HoldRecord, ok bool, err error) {
 }
 
 func (t *Target) keys() []string {
-	keys := make([]string, 0, 3+len(t.Chain)+len(t.Buckets))
+	keys := make([]string, 0, 4+len(t.Chain)+len(t.Buckets))
 	keys = append(keys, HoldKey(t.Tenant, t.ID), DeadlinesKey(t.Tenant), ConfKey(t.Tenant))
 	for _, a := range t.Chain {
 		keys = append(keys, AccountKey(t.Tenant, a))
 	}
 	for _, b := range t.Buckets {
 		keys = append(keys, BucketKey(t.Tenant, b))
+	}
+	if t.Mark.Name != "" {
+		keys = append(keys, prefix(t.Tenant)+t.Mark.Name)
 	}
 	return keys
 }

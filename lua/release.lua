@@ -2,8 +2,9 @@
 -- release: ends a hold without a charge and frees it; the reaper's expiry and the voiding of unknown outcomes are the same act.
 --
 -- KEYS   1 hold   2 deadlines   3 conf   4…3+n accounts of the hold's chain, in its order   then nb tpm buckets
+--        last, if ARGV 7 is not "": the hold's once-only mark, which is freed
 -- ARGV   1 n   2 nb   3 outcome: release | expired | void   4 attempt to void   5 "undo": a voided consume is taken back; "" it stands
---        6 fingerprint, remembered by a tombstone
+--        6 fingerprint, remembered by a tombstone   7 "" or "mark"
 --        then per bucket: capacity, rate, seconds of its period, 0
 -- Reply  status, now ms, duplicate 0|1, refunded, charged, state of the hold after the call, n,
 --        n × (total, overage_limit, spent, prepaid, leased, max_inflight, inflight, slots_leased)
@@ -105,10 +106,13 @@ for i = 1, n do
 end
 local taken = tonumber(h[6] or '0')
 for i = 1, nb do
-  local at = 6 + (i - 1) * 4
+  local at = 7 + (i - 1) * 4
   local b = bucket_read(KEYS[3 + n + i], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), us)
   bucket_add(b, taken)
   bucket_write(b)
+end
+if ARGV[7] ~= '' then
+  mark_end(KEYS[#KEYS], nil)
 end
 redis.call('HSET', KEYS[1], 'state', after, 'charged', '0', 'refunded', int(amount), 'ended_at', int(now))
 redis.call('PEXPIRE', KEYS[1], RECEIPT_TTL)

@@ -2,17 +2,19 @@
 -- reserve: freezes an amount on a chain for one request; with kind "consume" it charges at once.
 --
 -- KEYS   1 hold   2 deadlines   3 conf   4…3+n accounts, the org's `ever` account first   then nb buckets
+--        last, if ARGV 16 is not "": the once-only mark of an Idempotency-Key
 -- ARGV   1 n   2 nb   3 gen for accounts loaded here   4 version of the load values, "" without
 --        5 not_after, ms of Redis' time   6 amount, credits   7 life of the hold, ms   8 kind: hold | consume
 --        9 fingerprint of the request's content   10 attempt, names this try of the call   11 price id   12 node
 --        13 tokens taken from tpm buckets, to be corrected at settle   14 chain, as key suffixes
---        15 windows of the chain, as start-end in ms
+--        15 windows of the chain, as start-end in ms   16 life of the once-only mark, ms, or ""
 --        then per account: start, end of its period in ms (0 0 for ever), load values or ""
 --        then per bucket: capacity, rate, seconds of its period, tokens needed
 -- Reply  status, now ms, duplicate 0|1, amount, charged, deadline ms, state of the hold, n, nb,
 --        n × (total, overage_limit, spent, prepaid, leased, max_inflight, inflight, slots_leased), nb × micro-tokens left
 --        status: ok | short (a limit forbids it) | load (accounts missing: their numbers follow the head)
 --        | period (an account's period is over) | expired (ran after not_after) | conflict (known id, other content)
+--        | inflight, replayed (another hold has the once-only mark: it lives, or it was charged)
 --        | void (this attempt was voided) | amount (a sum would pass 2^53-1, or an argument is no amount)
 --        Only ok writes, but for accounts that it loaded.
 -- Keeps  I1, I2: every account and bucket is checked before the first write; a repeat changes no amount.
@@ -68,7 +70,16 @@ if h[1] then
   end
 end
 
-local first = 15
+-- A once-only mark lets one call through while it lives, and none after it was charged.
+local mark = ARGV[16] ~= '' and KEYS[#KEYS] or nil
+if mark then
+  local m = redis.call('HMGET', mark, 'hold', 'state')
+  if m[1] then
+    return reply(m[2] == 'charged' and 'replayed' or 'inflight', 0, 0, 0, 0, '')
+  end
+end
+
+local first = 16
 local accounts, missing = {}, {}
 local valid = nil
 for i = 1, n do
@@ -171,6 +182,11 @@ if hold then
 else
   redis.call('HSET', KEYS[1], 'charged', int(amount), 'refunded', '0', 'late', '0', 'ended_at', int(now))
   redis.call('PEXPIRE', KEYS[1], RECEIPT_TTL)
+end
+if mark then
+  redis.call('HSET', mark, 'hold', index_name(KEYS[1]), 'state', hold and 'live' or 'charged')
+  redis.call('PEXPIRE', mark, ARGV[16])
+  redis.call('HSET', KEYS[1], 'idem', index_name(mark))
 end
 raise_op(org)
 return reply('ok', 0, amount, charged, deadline, state, accounts, buckets)

@@ -2,9 +2,11 @@
 -- settle: turns a hold into spent on every account of its chain and frees the whole hold; leaves a receipt.
 --
 -- KEYS   1 hold   2 deadlines   3 conf   4…3+n accounts of the hold's chain, in its order   then nb tpm buckets
+--        last, if ARGV 8 is not "": the hold's once-only mark
 -- ARGV   1 n   2 nb   3 gen for accounts loaded here   4 version of the load values, "" without
 --        5 actual, credits   6 actual tokens, -1 for no correction of the buckets
 --        7 "" or, for a hold that Redis lost, the chain as key suffixes: charge it late
+--        8 "" or the life of the once-only mark, ms
 --        then per account: start, end of its period in ms (0 0 for ever), load values or ""
 --        then per bucket: capacity, rate, seconds of its period, 0
 -- Reply  status, now ms, duplicate 0|1, reserved, charged, refunded, late 0|1, n,
@@ -59,7 +61,7 @@ local gens = words(h[3] or '')
 local accounts, missing = {}, {}
 local valid = nil
 for i = 1, n do
-  local at = 7 + (i - 1) * 3
+  local at = 8 + (i - 1) * 3
   local a = account_read(KEYS[3 + i])
   if not a and ARGV[at + 3] ~= '' then
     if valid == nil then
@@ -108,11 +110,14 @@ end
 if tokens >= 0 and late == 0 then
   local taken = tonumber(h[7] or '0')
   for i = 1, nb do
-    local at = 7 + n * 3 + (i - 1) * 4
+    local at = 8 + n * 3 + (i - 1) * 4
     local b = bucket_read(KEYS[3 + n + i], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), us)
     bucket_add(b, taken - tokens)
     bucket_write(b)
   end
+end
+if ARGV[8] ~= '' then
+  mark_end(KEYS[#KEYS], actual > 0 and ARGV[8] or nil)
 end
 if lost and not state then
   redis.call('HSET', KEYS[1], 'kind', 'lost', 'amount', '0', 'chain', ARGV[7], 'gens', '', 'created_at', int(now))

@@ -127,7 +127,10 @@ func (n *node) open(ctx context.Context) (err error) {
 	n.reaper = ledger.NewReaper(n.id, n.cfg.Policy.HoldTTL, n.db, list...)
 	n.publisher = ledger.NewPublisher(n.db, n.stores)
 	n.adjuster = ledger.NewAdjuster(n.db, n.stores)
-	n.directory = identity.New(identity.Options{Stores: known, Source: source{n.db}, LoadBudget: n.cfg.Ledger.LoadBudget})
+	loads := identity.NewLoadLimiter()
+	n.directory = identity.New(identity.Options{
+		Stores: known, Source: source{n.db}, LoadBudget: n.cfg.Ledger.LoadBudget, DocLoads: loads,
+	})
 	for name, c := range n.cfg.Upstreams {
 		if n.upstreams[name], err = newUpstream(name, &c); err != nil {
 			return err
@@ -136,7 +139,7 @@ func (n *node) open(ctx context.Context) (err error) {
 	n.unclaimed.Store(int64(len(list)))
 	n.engine = admission.New(admission.Options{
 		Node: n.id, Loader: n.db, Settler: n.settler, Served: n.reaper.Served,
-		Decision: n.cfg.Limits.Decision, Load: n.cfg.Ledger.LoadBudget,
+		Decision: n.cfg.Limits.Decision, Loads: loads, Load: n.cfg.Ledger.LoadBudget,
 		Epoch: func(store *lua.Store, tenant string) uint64 { return feeds[store].Epoch(lua.ConfKey(tenant)) },
 	})
 	n.data = edge.New(edge.Options{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/google/uuid"
+	"golang.org/x/time/rate"
 
 	"tollgate/ledger"
 	"tollgate/lua"
@@ -23,6 +24,7 @@ type Options struct {
 	// Epoch changes whenever a tenant's documents or totals did (identity.Feed.Epoch of its conf).
 	Epoch    func(store *lua.Store, tenant string) uint64
 	Decision time.Duration // budget of one decision; 0: the store's own estimate
+	Loads    *rate.Limiter // paces reads of SQL, together with whatever else reads it for known tenants
 	Load     time.Duration // budget of one read of accounts from SQL
 }
 
@@ -51,9 +53,10 @@ type Request struct {
 	Tokens      int64         // what the tpm buckets are charged
 	TTL         time.Duration // life of the hold
 	PriceID     string
-	Consume     bool // settle at once
-	Fresh       bool // the id was made for this call: Redis cannot know it yet
-	OwnID       bool // and it never leaves the node: nobody can repeat it
+	Consume     bool     // settle at once
+	Mark        lua.Mark // once-only mark of an Idempotency-Key; zero: none
+	Fresh       bool     // the id was made for this call: Redis cannot know it yet
+	OwnID       bool     // and it never leaves the node: nobody can repeat it
 }
 
 // tries bounds how often one decision asks Redis: first, after a load, after a
@@ -77,7 +80,7 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 	}
 	budget := e.Budget(r.Store)
 	args := lua.ReserveArgs{
-		Target: lua.Target{Tenant: r.Principal.Tenant, ID: r.ID, Buckets: buckets(r)},
+		Target: lua.Target{Tenant: r.Principal.Tenant, ID: r.ID, Buckets: buckets(r), Mark: r.Mark},
 		Amount: r.Amount, TTL: r.TTL, Consume: r.Consume, Fingerprint: r.Fingerprint, Attempt: attemptID(),
 		PriceID: r.PriceID, Node: e.opt.Node, Tokens: r.Tokens,
 	}
@@ -123,6 +126,10 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 			// Our idea of Redis' time was behind; the reply has corrected it.
 		case lua.Conflict:
 			return quota.Decision{}, nil, ErrConflict
+		case lua.InFlight:
+			return quota.Decision{}, nil, ErrInFlight
+		case lua.Replayed:
+			return quota.Decision{}, nil, ErrReplayed
 		case lua.TooLarge:
 			return quota.Decision{}, nil, ErrTooLarge
 		default:
@@ -149,6 +156,10 @@ func (e *Engine) call(ctx context.Context, s *lua.Store, budget time.Duration, a
 func (e *Engine) load(ctx context.Context, tenant string, chain quota.Chain) (lua.Loads, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.opt.Load)
 	defer cancel()
+	if err := e.opt.Loads.Wait(ctx); err != nil {
+		loadsRefused.Inc()
+		return lua.Loads{}, fmt.Errorf("%w: too many accounts are read from SQL: %w", ErrUnavailable, err)
+	}
 	loads, err := e.opt.Loader.LoadAccounts(ctx, tenant, chain)
 	if err != nil {
 		return loads, fmt.Errorf("%w: loading accounts: %w", ErrUnavailable, err)
@@ -244,6 +255,8 @@ func count(d *quota.Decision, err error) {
 	switch {
 	case errors.Is(err, ErrConflict):
 		result = "conflict"
+	case errors.Is(err, ErrInFlight), errors.Is(err, ErrReplayed):
+		result = "repeat"
 	case errors.Is(err, ErrTooLarge):
 		result = "too_large"
 		amountRejected.Inc()
@@ -256,5 +269,7 @@ func count(d *quota.Decision, err error) {
 	}
 	metrics.GetOrCreateCounter(`tollgate_decisions_total{path="direct",result="` + result + `",scope="` + scope + `"}`).Inc()
 }
+
+var loadsRefused = metrics.NewCounter(`tollgate_account_loads_refused_total`)
 
 var amountRejected = metrics.GetOrCreateCounter(`tollgate_amount_rejected_total`)

@@ -116,3 +116,18 @@ end
 local function index_name(key)
   return string.match(key, '^quota:{[^}]*}:(.*)$')
 end
+
+-- Ends what a once-only mark of this hold stands for: charged for ttl ms, or
+-- freed (no ttl). A mark that another hold has taken since is left alone.
+local function mark_end(mark, ttl)
+  local owner = redis.call('HGET', mark, 'hold')
+  if owner and owner ~= index_name(KEYS[1]) then
+    return
+  end
+  if ttl then
+    redis.call('HSET', mark, 'hold', index_name(KEYS[1]), 'state', 'charged')
+    redis.call('PEXPIRE', mark, ttl)
+  elseif owner then
+    redis.call('DEL', mark)
+  end
+end
