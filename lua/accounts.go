@@ -57,14 +57,12 @@ func (s *Store) account(ctx context.Context, tenant string, chain quota.Chain, l
 // ReadAccounts reads accounts without loading; an absent one is nil.
 func (s *Store) ReadAccounts(ctx context.Context, tenant string, chain quota.Chain) ([]*quota.AccountState, error) {
 	out := make([]*quota.AccountState, len(chain))
-	results, err := s.doMulti(ctx, "read_accounts", func(ctx context.Context) []rueidis.RedisResult {
-		commands := make([]rueidis.Completed, len(chain))
-		for i, a := range chain {
-			commands[i] = s.decide.B().Hmget().Key(AccountKey(tenant, a)).
-				Field("total", "overage_limit", "spent", "prepaid", "leased").Build()
-		}
-		return s.decide.DoMulti(ctx, commands...)
-	})
+	commands := make([]rueidis.Completed, len(chain))
+	for i, a := range chain {
+		commands[i] = s.decide.B().Hmget().Key(AccountKey(tenant, a)).
+			Field("total", "overage_limit", "spent", "prepaid", "leased").Build()
+	}
+	results, err := s.doMulti(ctx, "read_accounts", commands)
 	if err != nil {
 		return nil, err
 	}

@@ -28,21 +28,19 @@ func (s *Store) Confirm(ctx context.Context, list []Confirmation) error {
 	if len(list) == 0 {
 		return nil
 	}
-	_, err := s.doMulti(ctx, "confirm", func(ctx context.Context) []rueidis.RedisResult {
-		commands := make([]rueidis.Completed, len(list))
-		for i, c := range list {
-			key := HoldKey(c.Tenant, c.ID)
-			switch {
-			case c.Forget:
-				commands[i] = s.decide.B().Unlink().Key(key).Build()
-			case c.Refunded:
-				commands[i] = s.decide.B().Pexpire().Key(key).Milliseconds(refundedReceiptTTL.Milliseconds()).Build()
-			default:
-				commands[i] = s.decide.B().Pexpire().Key(key).Milliseconds(settledReceiptTTL.Milliseconds()).Build()
-			}
+	commands := make([]rueidis.Completed, len(list))
+	for i, c := range list {
+		key := HoldKey(c.Tenant, c.ID)
+		switch {
+		case c.Forget:
+			commands[i] = s.decide.B().Unlink().Key(key).Build()
+		case c.Refunded:
+			commands[i] = s.decide.B().Pexpire().Key(key).Milliseconds(refundedReceiptTTL.Milliseconds()).Build()
+		default:
+			commands[i] = s.decide.B().Pexpire().Key(key).Milliseconds(settledReceiptTTL.Milliseconds()).Build()
 		}
-		return s.decide.DoMulti(ctx, commands...)
-	})
+	}
+	_, err := s.doMulti(ctx, "confirm", commands)
 	return err
 }
 
@@ -55,13 +53,11 @@ type DueHold struct {
 
 // Due lists up to most holds per tenant whose deadline is not after nowMillis.
 func (s *Store) Due(ctx context.Context, tenants []string, nowMillis int64, most int64) ([]DueHold, error) {
-	results, err := s.doMulti(ctx, "due", func(ctx context.Context) []rueidis.RedisResult {
-		commands := make([]rueidis.Completed, len(tenants))
-		for i, t := range tenants {
-			commands[i] = s.decide.B().Zrangebyscore().Key(DeadlinesKey(t)).Min("-inf").Max(itoa64(nowMillis)).Limit(0, most).Build()
-		}
-		return s.decide.DoMulti(ctx, commands...)
-	})
+	commands := make([]rueidis.Completed, len(tenants))
+	for i, t := range tenants {
+		commands[i] = s.decide.B().Zrangebyscore().Key(DeadlinesKey(t)).Min("-inf").Max(itoa64(nowMillis)).Limit(0, most).Build()
+	}
+	results, err := s.doMulti(ctx, "due", commands)
 	if err != nil {
 		return nil, err
 	}
@@ -80,13 +76,11 @@ func (s *Store) Due(ctx context.Context, tenants []string, nowMillis int64, most
 	if len(due) == 0 {
 		return nil, nil
 	}
-	results, err = s.doMulti(ctx, "read_hold", func(ctx context.Context) []rueidis.RedisResult {
-		commands := make([]rueidis.Completed, len(due))
-		for i, d := range due {
-			commands[i] = s.holdCommand(d.Tenant, d.ID)
-		}
-		return s.decide.DoMulti(ctx, commands...)
-	})
+	commands = make([]rueidis.Completed, len(due))
+	for i, d := range due {
+		commands[i] = s.holdCommand(d.Tenant, d.ID)
+	}
+	results, err = s.doMulti(ctx, "read_hold", commands)
 	if err != nil {
 		return nil, err
 	}
@@ -126,10 +120,10 @@ func (s *Store) TryLock(ctx context.Context, key, owner string, ttl time.Duratio
 }
 
 // doMulti is do for a pipeline: one bound, one guard, and an error if any command failed.
-func (s *Store) doMulti(ctx context.Context, name string, call func(context.Context) []rueidis.RedisResult) ([]rueidis.RedisResult, error) {
+func (s *Store) doMulti(ctx context.Context, name string, commands []rueidis.Completed) ([]rueidis.RedisResult, error) {
 	answer := make(chan []rueidis.RedisResult, 1)
 	_, err := s.do(ctx, name, func(ctx context.Context) rueidis.RedisResult {
-		results := call(ctx)
+		results := s.decide.DoMulti(ctx, commands...)
 		for i := range results {
 			if err := results[i].Error(); err != nil && !rueidis.IsRedisNil(err) {
 				return results[i]

@@ -24,7 +24,9 @@ type Options struct {
 	URL string
 	// Connect bounds dialling one connection. Default 200 ms; higher delays the notice of a dead host.
 	Connect time.Duration
-	// InFlight is the most calls that may wait for Redis at once; beyond it a call fails at once with ErrNotSent. Default 512.
+	// InFlight is the most calls that may wait for Redis at once, also those whose caller has left; beyond it a call
+	// fails at once with ErrNotSent. Default 512; higher leaves more unknown outcomes when Redis freezes, and above
+	// 1000 the client's own queue may fill.
 	InFlight int
 	// Guard sees every call before and after; nil: none. The breaker goes here.
 	Guard Guard
@@ -49,8 +51,7 @@ type Store struct {
 	track    rueidis.Client // documents: client-side caching
 	inFlight atomic.Int64
 	limit    int64
-	suspect  atomic.Int64 // Unix nanoseconds until which calls run beside their caller; see do
-	epoch    time.Time    // origin of the monotonic clock
+	epoch    time.Time // origin of the monotonic clock
 	rtt      roundTrip
 	offset   atomic.Int64 // Redis' ms minus ms since epoch, as of the last reply
 	stop     context.CancelFunc
@@ -58,8 +59,9 @@ type Store struct {
 	instead  map[*script]*script // tests only: what runs in place of a script; nil otherwise
 }
 
-// heartbeatEvery: a tracking connection hears nothing after it broke until its
-// next command, so it gets one this often. Longer leaves documents stale longer.
+// heartbeatEvery: a connection that broke is made anew by the next command, and
+// until then a tracking one hears nothing; so each gets a command this often.
+// Longer leaves documents stale longer, and a call after quiet waits for the dial.
 const heartbeatEvery = 200 * time.Millisecond
 
 // Open connects to a store, loads the scripts and learns Redis' time. A store
@@ -179,7 +181,7 @@ func (s *Store) heartbeat(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			// Keeps Redis' time and the round trip known while nothing is decided.
+			// Keeps Redis' time, the round trip and the connection known while nothing is decided.
 			ping, cancel := context.WithTimeout(ctx, budgetHigh)
 			_ = s.Ping(ping)
 			cancel()
@@ -213,17 +215,19 @@ func (s *Store) ClaimLedger(ctx context.Context, id string) error {
 	return nil
 }
 
-// suspectFor is how long after a missed answer calls run beside their caller.
-// A frozen connection is found dead and replaced within 0.3 s.
-const suspectFor = time.Second
-
-// do runs one call under the guard, the bound on calls in flight and the
-// context. After a missed answer the client may block a caller without looking
-// at its context (a full ring, a reconnect); for a while calls then run in a
-// goroutine of their own, of which InFlight bounds the number, and the caller
-// leaves at its deadline.
+// do runs one call under the guard and the bound on calls in flight. The client
+// may block without looking at a context (a full ring, a reconnect that another
+// caller began), so the call runs in a goroutine of its own, and the caller
+// leaves at its deadline. The call stays in flight until Redis has answered or
+// the connection is found dead (0.3 s): so InFlight bounds what a frozen Redis
+// may still run, the client's ring of 1024 never fills, and a connection slower
+// than one budget still comes about. call must not touch what its caller may
+// change after it left.
 func (s *Store) do(ctx context.Context, name string, call func(context.Context) rueidis.RedisResult) (rueidis.RedisResult, error) {
 	var none rueidis.RedisResult
+	if ctx.Err() != nil {
+		return none, fmt.Errorf("%w: store %s: %w", ErrNotSent, s.name, context.Cause(ctx))
+	}
 	if s.inFlight.Add(1) > s.limit {
 		s.inFlight.Add(-1)
 		redisErrors("in_flight").Inc()
@@ -238,28 +242,24 @@ func (s *Store) do(ctx context.Context, name string, call func(context.Context) 
 	start := time.Now()
 	var res rueidis.RedisResult
 	var err error
-	if start.UnixNano() < s.suspect.Load() {
-		answer := make(chan rueidis.RedisResult, 1)
-		go func() {
-			defer s.inFlight.Add(-1)
-			answer <- call(ctx)
-		}()
+	answer := make(chan rueidis.RedisResult, 1)
+	go func() {
+		defer s.inFlight.Add(-1)
+		answer <- call(context.WithoutCancel(ctx))
+	}()
+	select {
+	case res = <-answer:
+		err = classify(res.Error())
+	case <-ctx.Done():
 		select {
-		case res = <-answer:
+		case res = <-answer: // in the same moment
 			err = classify(res.Error())
-		case <-ctx.Done():
+		default:
 			err = fmt.Errorf("%w: %w", ErrUnknown, context.Cause(ctx))
 		}
-	} else {
-		res = call(ctx)
-		s.inFlight.Add(-1)
-		err = classify(res.Error())
 	}
 	took := time.Since(start)
 	scriptSeconds(name).Update(took.Seconds())
-	if errors.Is(err, ErrUnknown) {
-		s.suspect.Store(time.Now().Add(suspectFor).UnixNano())
-	}
 	if s.guard != nil {
 		s.guard.After(err, took)
 	}
