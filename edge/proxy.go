@@ -42,7 +42,7 @@ func (s *Server) proxy(r *request, path, lower string) error {
 		if err := r.wantMethod(fasthttp.MethodGet); err != nil {
 			return err
 		}
-		return s.forward(&exchange{s: s, kind: freeOfCharge, upstream: route.Upstream}, r, up, r.ctx.PostBody())
+		return s.proxyFree(r, up, route.Upstream)
 	case route.Cost == nil:
 		return answer.New(answer.UnknownRoute, "This path is no endpoint that the node can size, and its route has no cost.")
 	}
@@ -55,6 +55,21 @@ func (r *request) wantMethod(method string) error {
 	}
 	r.ctx.Response.Header.Set(fasthttp.HeaderAllow, method)
 	return answer.New(answer.MethodNotAllowed, "This endpoint takes %s.", method)
+}
+
+// proxyFree forwards a call that costs nothing and draws on the request buckets only.
+func (s *Server) proxyFree(r *request, up *upstream.Upstream, name string) error {
+	need := admission.Request{}
+	s.fill(r, &need)
+	d, err := s.opt.Admission.Pass(context.Background(), &need)
+	if err != nil {
+		return admissionRefusal(err)
+	}
+	s.setDecisionHeaders(r, &d)
+	if !d.Admitted() {
+		return s.refusalOf(r, &d)
+	}
+	return s.forward(&exchange{s: s, kind: freeOfCharge, upstream: name}, r, up, r.ctx.PostBody())
 }
 
 // proxyFixed forwards a call that costs what its route says.

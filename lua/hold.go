@@ -142,12 +142,7 @@ func (s *Store) Reserve(ctx context.Context, a *ReserveArgs) (ReserveReply, erro
 	s.sawTime(out.NowMillis)
 	n, nb := r.count(len(a.Chain)), r.count(len(a.Buckets))
 	out.States, out.Slots = r.accounts(n)
-	for i := range nb {
-		b := a.Buckets[i]
-		out.Buckets = append(out.Buckets, quota.BucketState{
-			Scope: b.Scope, Unit: b.Unit, Limit: b.Limit, Remaining: floorDiv(r.int(), 1_000_000), Need: b.Need,
-		})
-	}
+	out.Buckets = r.buckets(a.Buckets[:nb])
 	return out, r.err(reserveScript)
 }
 
@@ -467,6 +462,17 @@ func (r *reply) accounts(n int) ([]quota.AccountState, [3]quota.SlotState) {
 		}
 	}
 	return states, slots
+}
+
+// buckets reads what is left in each of the buckets.
+func (r *reply) buckets(list []BucketArg) []quota.BucketState {
+	out := make([]quota.BucketState, 0, len(list))
+	for _, b := range list {
+		out = append(out, quota.BucketState{
+			Scope: b.Scope, Unit: b.Unit, Limit: b.Limit, Remaining: floorDiv(r.int(), 1_000_000), Need: b.Need,
+		})
+	}
+	return out
 }
 
 func (r *reply) err(sc *script) error {

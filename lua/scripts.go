@@ -26,8 +26,9 @@ var (
 	releaseScript = newScript("release")
 	accountScript = newScript("account")
 	publishScript = newScript("publish")
+	bucketScript  = newScript("bucket")
 
-	scripts = []*script{reserveScript, settleScript, releaseScript, accountScript, publishScript}
+	scripts = []*script{reserveScript, settleScript, releaseScript, accountScript, publishScript, bucketScript}
 
 	// ScriptsHash names the content of all scripts; nodes of one hash run the same protocol.
 	ScriptsHash = hashScripts()

@@ -139,6 +139,37 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 	return quota.Decision{}, nil, fmt.Errorf("%w: no stable answer in %d tries", ErrUnavailable, tries)
 }
 
+// Pass decides a call that is free but counted: it draws on the request buckets alone.
+func (e *Engine) Pass(ctx context.Context, r *Request) (quota.Decision, error) {
+	d := quota.Decision{NowMillis: r.Store.Now()}
+	var requests []lua.BucketArg
+	for _, b := range buckets(r) {
+		if b.Unit != quota.UnitTPM {
+			requests = append(requests, b)
+		}
+	}
+	if len(requests) == 0 {
+		return d, nil
+	}
+	budget := e.Budget(r.Store)
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	need := max(r.Requests, 1)
+	reply, err := r.Store.Take(ctx, r.Principal.Tenant, requests, need, need, r.Store.Now()+budget.Milliseconds()+1000)
+	if err != nil {
+		return d, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if reply.Outcome == lua.Expired {
+		return d, fmt.Errorf("%w: the answer came too late", ErrUnavailable)
+	}
+	d.NowMillis, d.Buckets = reply.NowMillis, reply.Buckets
+	if reply.Outcome == lua.Short {
+		d.Refusal = quota.Judge(nil, nil, 0, reply.Buckets, noSlots, reply.NowMillis)
+	}
+	count(&d, nil)
+	return d, nil
+}
+
 // Budget is what one decision may take on a store.
 func (e *Engine) Budget(s *lua.Store) time.Duration {
 	if e.opt.Decision > 0 {
@@ -211,10 +242,12 @@ func decision(args *lua.ReserveArgs, reply *lua.ReserveReply) quota.Decision {
 // slots are the concurrency limits that a reserve was held against; a consume takes none.
 func slots(r *Request, reply *lua.ReserveReply) [3]quota.SlotState {
 	if r.Consume {
-		return [3]quota.SlotState{{Max: -1}, {Max: -1}, {Max: -1}}
+		return noSlots
 	}
 	return reply.Slots
 }
+
+var noSlots = [3]quota.SlotState{{Max: -1}, {Max: -1}, {Max: -1}}
 
 func buckets(r *Request) []lua.BucketArg {
 	var list []lua.BucketArg

@@ -68,8 +68,7 @@ func (c *shortCache) refuses(tenant string, epoch uint64, chain quota.Chain, nee
 		}
 		fastFails.Inc()
 		d := quota.Decision{Chain: quota.Chain{e.account}, States: []quota.AccountState{e.state}, NowMillis: nowMillis}
-		unlimited := quota.SlotState{Max: -1}
-		d.Refusal = quota.Judge(d.Chain, d.States, need, nil, [3]quota.SlotState{unlimited, unlimited, unlimited}, nowMillis)
+		d.Refusal = quota.Judge(d.Chain, d.States, need, nil, noSlots, nowMillis)
 		return d, true
 	}
 	return quota.Decision{}, false
