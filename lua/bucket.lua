@@ -6,7 +6,8 @@
 --        buckets have; give returns max   4 not_after, ms of Redis' time
 --        then per bucket: capacity, rate, seconds of its period
 -- Reply  status, now ms, tokens, n × micro-tokens left
---        status: ok | short (some bucket has less than min) | expired (ran after not_after). Only ok writes.
+--        status: ok | short (some bucket has less than min) | expired (ran after not_after)
+--        | amount (an argument is no number of tokens). Only ok writes.
 -- Keeps  all or nothing: every bucket is checked before the first write; never above a bucket's capacity.
 -- include: base bucket
 
@@ -15,6 +16,9 @@ local least, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 local give = ARGV[1] == 'give'
 if now > tonumber(ARGV[4]) then
   return { 'expired', now, 0 }
+end
+if not (is_amount(least) and is_amount(most)) then
+  return { 'amount', now, 0 }
 end
 local buckets, tokens = {}, most
 for i = 1, #KEYS do
@@ -32,9 +36,10 @@ local out = { status, now, tokens }
 for i = 1, #KEYS do
   local b = buckets[i]
   if give then
-    bucket_correct(b, tokens)
+    bucket_add(b, tokens)
+    bucket_write(b)
   elseif status == 'ok' then
-    b.v = b.v - tokens * 1000000
+    bucket_add(b, -tokens)
     bucket_write(b)
   end
   out[3 + i] = b.v

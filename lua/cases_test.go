@@ -385,7 +385,7 @@ var cases = []struct {
 		c.wait(time.Hour + time.Minute)
 		require.EqualValues(c.t, 100, take("5", 0).Buckets[0].Remaining)
 		used("5", quota.TokensMax)
-		require.EqualValues(c.t, -50_000_000, take("6", 1).Buckets[0].Remaining)
+		require.EqualValues(c.t, -100, take("6", 1).Buckets[0].Remaining, "a debt of one capacity at most")
 		c.reserve("7", 1, func(a *ReserveArgs) {
 			a.Buckets = []BucketArg{{Scope: quota.App, ID: "a_1", Unit: quota.UnitRPS, Limit: quota.Bucket{Burst: 3}, Need: 1}}
 		})
@@ -394,6 +394,66 @@ var cases = []struct {
 			a.Buckets = []BucketArg{{Scope: quota.App, ID: "a_1", Unit: quota.UnitRPS, Limit: quota.Bucket{Burst: 3}, Need: 3}}
 		})
 		require.Equal(c.t, Short, got.Outcome, "nothing flows into a bucket of rate 0")
+	}},
+	{"a once-only mark lets one call live, and none after it was charged", func(c *scene) {
+		c.load(1000)
+		mark := Mark{Name: MarkName("k_1", "h"), TTL: time.Hour}
+		marked := func(a *ReserveArgs) { a.Mark = mark }
+		settled := func(a *SettleArgs) { a.Mark = mark }
+		freed := func(a *ReleaseArgs) { a.Mark = mark }
+		require.Equal(c.t, Done, c.reserve("1", 1, marked).Outcome)
+		require.Equal(c.t, InFlight, c.reserve("2", 1, marked).Outcome)
+		require.True(c.t, c.reserve("1", 1, marked).Duplicate)
+		c.release("1", StateReleased, freed)
+		require.Equal(c.t, Done, c.reserve("3", 1, marked).Outcome, "an uncharged call frees it")
+		c.settle("3", 0, settled)
+		require.Equal(c.t, Done, c.reserve("4", 1, marked).Outcome, "so does a charge of nothing")
+		c.wait(time.Minute)
+		c.release("4", StateExpired, freed)
+		require.Equal(c.t, Done, c.reserve("5", 1, marked).Outcome)
+		c.settle("4", 1, settled)
+		require.Equal(c.t, InFlight, c.reserve("6", 1, marked).Outcome, "the mark is another call's now")
+		c.settle("5", 1, settled)
+		require.Equal(c.t, Replayed, c.reserve("6", 1, marked).Outcome)
+		rec, ok, err := c.store.ReadHold(c.t.Context(), c.tenant, "5")
+		require.NoError(c.t, err)
+		require.True(c.t, ok)
+		require.Equal(c.t, mark.Name, rec.Mark)
+		c.forget(prefix(c.tenant) + mark.Name)
+		c.reserve("7", 1)
+		c.release("7", StateReleased, freed)
+		require.Equal(c.t, Done, c.reserve("8", 1, marked, consume).Outcome)
+		require.Equal(c.t, Replayed, c.reserve("9", 1, marked).Outcome)
+		c.release("8", StateVoid, freed, func(a *ReleaseArgs) { a.Undo = true })
+		require.Equal(c.t, Done, c.reserve("9", 1, marked).Outcome)
+	}},
+	{"tokens are taken from all buckets alike, or from none", func(c *scene) {
+		two := append(tpm(0), BucketArg{Scope: quota.App, ID: "a_1", Unit: quota.UnitRPM, Limit: quota.Bucket{Rate: 60, Burst: 30}})
+		take := func(least, most int64) TakeReply {
+			got, err := c.store.Take(c.t.Context(), c.tenant, two, least, most, c.millis())
+			require.NoError(c.t, err)
+			return got
+		}
+		give := func(tokens int64) TakeReply {
+			got, err := c.store.Give(c.t.Context(), c.tenant, two, tokens, c.millis())
+			require.NoError(c.t, err)
+			return got
+		}
+		require.EqualValues(c.t, 20, take(1, 20).Tokens)
+		require.EqualValues(c.t, 10, take(1, 20).Tokens)
+		require.Equal(c.t, Short, take(1, 20).Outcome)
+		require.EqualValues(c.t, 70, take(0, 20).Buckets[0].Remaining)
+		got := give(5)
+		require.Equal(c.t, []int64{75, 5}, []int64{got.Buckets[0].Remaining, got.Buckets[1].Remaining})
+		require.EqualValues(c.t, 30, give(1000).Buckets[1].Remaining)
+		for _, n := range []int64{-1, quota.CreditsMax + 1, -1 << 63, 1<<63 - 1} {
+			require.Equal(c.t, TooLarge, give(n).Outcome)
+			require.Equal(c.t, TooLarge, take(n, 1).Outcome)
+			require.Equal(c.t, TooLarge, take(0, n).Outcome)
+		}
+		late, err := c.store.Take(c.t.Context(), c.tenant, two, 1, 1, c.millis()-1)
+		require.NoError(c.t, err)
+		require.Equal(c.t, Expired, late.Outcome)
 	}},
 	{"adjustments count once, and cuts stop at what is used", func(c *scene) {
 		require.Equal(c.t, NeedLoad, c.adjust(1, 5, false, nil).Outcome)

@@ -98,6 +98,7 @@ var (
 	drawTotal = rapid.SampledFrom([]int64{quota.Unlimited, quota.Unlimited, quota.Unlimited, 100, 100, 5000, 5000, 10, 0, quota.CreditsMax})
 	drawTry   = rapid.SampledFrom([]string{"a", "a1", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
 	drawKey   = rapid.IntRange(0, 2)
+	drawMark  = rapid.SampledFrom([]Mark{{}, {}, {}, {}, {Name: MarkName("k_1", "h1"), TTL: time.Hour}, {Name: MarkName("k_1", "h2"), TTL: 24 * time.Hour}})
 	seldom    = rapid.SampledFrom([]bool{false, false, false, false, false, false, false, true})
 )
 
@@ -151,7 +152,11 @@ func (h *history) target(t *rapid.T) Target {
 	if chain == nil || seldom.Draw(t, "other chain") {
 		chain = h.chain(drawKey.Draw(t, "key"))
 	}
-	return Target{Tenant: h.m.tenant, ID: id, Chain: chain, Buckets: h.drawBuckets(t, true)}
+	mark := Mark{Name: h.m.holds[id]["idem"], TTL: time.Hour}
+	if seldom.Draw(t, "other mark") {
+		mark = drawMark.Draw(t, "mark")
+	}
+	return Target{Tenant: h.m.tenant, ID: id, Chain: chain, Buckets: h.drawBuckets(t, true), Mark: mark}
 }
 
 func (h *history) reserve(t *rapid.T) {
@@ -171,6 +176,7 @@ func (h *history) reserve(t *rapid.T) {
 	if old := h.chains[a.ID]; old != nil && seldom.Draw(t, "old windows") {
 		a.Chain = old
 	}
+	a.Mark = drawMark.Draw(t, "mark")
 	a.Loads, a.Buckets = h.loads(t, a.Chain), h.drawBuckets(t, false)
 	h.do(t, func(t *rapid.T) {
 		got, err := h.store.Reserve(t.Context(), a)
@@ -219,6 +225,28 @@ func (h *history) release(t *rapid.T) {
 	})
 }
 
+func (h *history) take(t *rapid.T) {
+	buckets := h.drawBuckets(t, false)
+	least, most := rapid.Int64Range(-1, 9).Draw(t, "least"), rapid.SampledFrom([]int64{0, 1, 7, 60, 7, 60, quota.RateMax, -1}).Draw(t, "most")
+	notAfter := h.millis()
+	if seldom.Draw(t, "too late") {
+		notAfter--
+	}
+	give := rapid.Bool().Draw(t, "give")
+	h.do(t, func(t *rapid.T) {
+		var got TakeReply
+		var err error
+		if give {
+			got, err = h.store.Give(t.Context(), h.m.tenant, buckets, most, notAfter)
+			least = most
+		} else {
+			got, err = h.store.Take(t.Context(), h.m.tenant, buckets, least, most, notAfter)
+		}
+		require.NoError(t, err)
+		require.Equal(t, h.m.take(buckets, give, least, most, notAfter, h.now), got)
+	})
+}
+
 // reap does what a reaper does, with the record that Redis has.
 func (h *history) reap(t *rapid.T) {
 	due, err := h.store.Due(t.Context(), []string{h.m.tenant}, h.millis(), 100)
@@ -232,7 +260,7 @@ func (h *history) reap(t *rapid.T) {
 	require.Len(t, due, len(want))
 	for _, d := range due {
 		require.Contains(t, want, "req:"+d.ID)
-		a := &ReleaseArgs{Target: Target{Tenant: d.Tenant, ID: d.ID, Chain: d.Record.Chain}, As: StateExpired}
+		a := &ReleaseArgs{Target: Target{Tenant: d.Tenant, ID: d.ID, Chain: d.Record.Chain, Mark: Mark{Name: d.Record.Mark}}, As: StateExpired}
 		got, err := h.store.Release(t.Context(), a)
 		require.NoError(t, err)
 		require.Equal(t, h.m.release(a, h.now), got)
@@ -319,7 +347,7 @@ func (h *history) confirm(t *rapid.T) {
 
 // lose is Redis forgetting: one account, one record, the documents, or all.
 func (h *history) lose(t *rapid.T) {
-	what := rapid.SampledFrom([]string{"account", "account", "account", "account", "account", "account", "hold", "conf", "bucket", "all"}).Draw(t, "what")
+	what := rapid.SampledFrom([]string{"account", "account", "account", "account", "account", "account", "hold", "mark", "conf", "bucket", "all"}).Draw(t, "what")
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(h.want())) {
 		kind := "account"
@@ -328,6 +356,8 @@ func (h *history) lose(t *rapid.T) {
 			kind = "bucket"
 		case strings.Contains(key, ":req:"):
 			kind = "hold"
+		case strings.Contains(key, ":idem:"):
+			kind = "mark"
 		case strings.HasSuffix(key, ":conf"):
 			kind = "conf"
 		case strings.HasSuffix(key, ":deadlines"):
@@ -345,7 +375,7 @@ func (h *history) lose(t *rapid.T) {
 		require.NoError(t, err)
 		switch {
 		case strings.HasSuffix(key, ":conf"):
-			h.m.version, h.m.docs = "", map[string]string{}
+			h.m.version, h.m.docs, h.m.adjusted = "", map[string]string{}, 0
 		case strings.HasSuffix(key, ":deadlines"):
 			h.m.deadlines = map[string]int64{}
 		}
@@ -363,6 +393,7 @@ func (h *history) lose(t *rapid.T) {
 		}
 		delete(h.m.accounts, key)
 		delete(h.m.buckets, key)
+		delete(h.m.marks, key)
 		delete(h.m.holds, id)
 	}
 	h.check(t)
@@ -470,6 +501,9 @@ func (h *history) want() map[string]map[string]string {
 		v, rem := b.split()
 		out[key] = map[string]string{"v": str(v), "at": str(b.at), "rem": str(rem)}
 	}
+	for key, mark := range h.m.marks {
+		out[key] = map[string]string{"hold": mark.hold, "state": mark.state}
+	}
 	if len(h.m.deadlines) > 0 {
 		z := map[string]string{}
 		for name, at := range h.m.deadlines {
@@ -478,6 +512,9 @@ func (h *history) want() map[string]map[string]string {
 		out[DeadlinesKey(h.m.tenant)] = z
 	}
 	conf := maps.Clone(h.m.docs)
+	if h.m.adjusted > 0 {
+		conf["adjusted_at"] = str(h.m.adjusted)
+	}
 	if h.m.version != "" {
 		conf["version"] = h.m.version
 	}
@@ -527,7 +564,7 @@ func TestHistories(t *testing.T) {
 		h := newHistory(t, b)
 		ops := map[string]func(*rapid.T){
 			"reserve": h.reserve, "settle": h.settle, "release": h.release, "reap": h.reap, "load": h.load, "adjust": h.adjust,
-			"publish": h.publish, "confirm": h.confirm, "lose": h.lose, "wait": h.wait, "changeRate": h.changeRate, "repeat": h.repeat,
+			"publish": h.publish, "confirm": h.confirm, "lose": h.lose, "wait": h.wait, "changeRate": h.changeRate, "repeat": h.repeat, "take": h.take,
 		}
 		names := slices.Sorted(maps.Keys(ops))
 		weighted := append([]string{"nothing"}, names...) // first, so that a failing history shrinks to what matters

@@ -466,6 +466,9 @@ func (r *reply) accounts(n int) ([]quota.AccountState, [3]quota.SlotState) {
 
 // buckets reads what is left in each of the buckets.
 func (r *reply) buckets(list []BucketArg) []quota.BucketState {
+	if len(list) == 0 {
+		return nil
+	}
 	out := make([]quota.BucketState, 0, len(list))
 	for _, b := range list {
 		out = append(out, quota.BucketState{

@@ -15,11 +15,13 @@ import (
 type model struct {
 	tenant    string
 	version   string            // published version of the tenant; "": none
+	adjusted  int64             // ms of the last adjustment; 0: none
 	docs      map[string]string // field → "<version> <json>"
 	accounts  map[string]*modelAccount
 	holds     map[string]map[string]string // by id: the stored fields
 	deadlines map[string]int64             // index name → ms
 	buckets   map[string]*modelBucket
+	marks     map[string]*modelMark
 	expiry    map[string]int64 // key → ms it lives from its last renewal; absent: for ever
 }
 
@@ -28,6 +30,9 @@ type modelAccount struct {
 	gen, fold                                                             string
 	op                                                                    int64 // org's `ever` only
 }
+
+// modelMark is a once-only mark by its key.
+type modelMark struct{ hold, state string }
 
 // modelBucket counts in micro-tokens × period seconds, so that nothing is ever divided.
 type modelBucket struct {
@@ -45,7 +50,7 @@ func newModel(tenant string) *model {
 	return &model{
 		tenant: tenant, docs: map[string]string{}, accounts: map[string]*modelAccount{},
 		holds: map[string]map[string]string{}, deadlines: map[string]int64{}, buckets: map[string]*modelBucket{},
-		expiry: map[string]int64{},
+		marks: map[string]*modelMark{}, expiry: map[string]int64{},
 	}
 }
 
@@ -89,7 +94,7 @@ func (m *model) loadable(loads *Loads) bool {
 	return loads != nil && (m.version == "" || m.version == strconv.FormatInt(loads.Version, 10))
 }
 
-func (m *model) take(chain quota.Chain, i int, loads *Loads, gen string, now int64) bool {
+func (m *model) fill(chain quota.Chain, i int, loads *Loads, gen string, now int64) bool {
 	key := AccountKey(m.tenant, chain[i])
 	if m.accounts[key] != nil {
 		return false
@@ -156,6 +161,9 @@ func (m *model) reserve(a *ReserveArgs, us int64, gen string) ReserveReply {
 			return out
 		}
 	}
+	if mark := m.marks[m.markKey(a.Mark)]; mark != nil {
+		return no(map[string]Outcome{"live": InFlight, "charged": Replayed}[mark.state], "")
+	}
 	for _, acc := range a.Chain {
 		if !acc.Window.Contains(now) {
 			return no(WrongTime, "")
@@ -169,7 +177,7 @@ func (m *model) reserve(a *ReserveArgs, us int64, gen string) ReserveReply {
 	}
 	out := no(Done, "")
 	for i := range a.Chain {
-		m.take(a.Chain, i, a.Loads, gen, now)
+		m.fill(a.Chain, i, a.Loads, gen, now)
 		acc := m.accounts[AccountKey(m.tenant, a.Chain[i])]
 		if acc.spent+acc.prepaid+a.Amount > quota.CreditsMax {
 			out.Outcome = TooLarge
@@ -234,7 +242,33 @@ func (m *model) write(a *ReserveArgs, us int64, out *ReserveReply, old map[strin
 		m.deadlines["req:"+a.ID] = out.Deadline
 		delete(m.expiry, HoldKey(m.tenant, a.ID))
 	}
+	if key := m.markKey(a.Mark); key != "" {
+		m.marks[key] = &modelMark{hold: "req:" + a.ID, state: map[bool]string{true: "charged", false: "live"}[a.Consume]}
+		m.expiry[key] = a.Mark.TTL.Milliseconds()
+		h["idem"] = a.Mark.Name
+	}
 	m.raiseOp()
+}
+
+func (m *model) markKey(k Mark) string {
+	if k.Name == "" {
+		return ""
+	}
+	return "quota:{" + m.tenant + "}:" + k.Name
+}
+
+// endMark frees the mark of a hold, or keeps it where the hold was charged.
+func (m *model) endMark(k Mark, id string, charged bool) {
+	key := m.markKey(k)
+	mark := m.marks[key]
+	switch {
+	case key == "" || (mark != nil && mark.hold != "req:"+id):
+	case charged:
+		m.marks[key] = &modelMark{hold: "req:" + id, state: "charged"}
+		m.expiry[key] = k.TTL.Milliseconds()
+	default:
+		delete(m.marks, key)
+	}
 }
 
 // end turns a hold into a receipt.
@@ -317,7 +351,7 @@ func (m *model) settle(a *SettleArgs, us int64, gen string) SettleReply {
 	for i, account := range a.Chain {
 		key := AccountKey(m.tenant, account)
 		if m.accounts[key] == nil && m.loadable(a.Loads) {
-			m.take(a.Chain, i, a.Loads, gen, now)
+			m.fill(a.Chain, i, a.Loads, gen, now)
 		}
 		acc := m.accounts[key]
 		if acc == nil {
@@ -337,6 +371,7 @@ func (m *model) settle(a *SettleArgs, us int64, gen string) SettleReply {
 			m.add(b, us, num(h["tokens"])-a.Tokens)
 		}
 	}
+	m.endMark(a.Mark, a.ID, a.Actual > 0)
 	if h == nil {
 		m.holds[a.ID] = map[string]string{"kind": "lost", "amount": "0", "chain": names, "gens": "", "created_at": str(now)}
 	}
@@ -431,6 +466,7 @@ func (m *model) release(a *ReleaseArgs, us int64) ReleaseReply {
 	for _, b := range a.Buckets {
 		m.add(b, us, num(h["tokens"]))
 	}
+	m.endMark(a.Mark, a.ID, false)
 	m.end(a.ID, string(a.As), 0, out.Refunded, 0, now)
 	m.raiseOp()
 	out.States = m.states(a.Chain)
@@ -446,7 +482,7 @@ func (m *model) account(chain quota.Chain, loads *Loads, adjust bool, number, de
 	}
 	written := false
 	for i := range chain {
-		written = m.take(chain, i, loads, gen, now) || written
+		written = m.fill(chain, i, loads, gen, now) || written
 	}
 	if adjust {
 		key := AccountKey(m.tenant, chain[0])
@@ -462,7 +498,7 @@ func (m *model) account(chain quota.Chain, loads *Loads, adjust bool, number, de
 		case delta < 0 && total < a.prepaid+a.spent && !force:
 			out.Outcome = Below
 		default:
-			a.total, a.adj, written = total, number, true
+			a.total, a.adj, m.adjusted, written = total, number, now, true
 			m.touch(key, now)
 		}
 	}
@@ -516,17 +552,16 @@ func (m *model) bucket(b BucketArg, us int64) *modelBucket {
 	return out
 }
 
-// add writes a bucket with tokens more, or less; never above its capacity nor below the debt it keeps exactly.
+// add writes a bucket with tokens more, or less; never above its capacity, nor further below nothing.
 func (m *model) add(b BucketArg, us, tokens int64) {
 	now := m.bucket(b, us)
 	unit := big.NewInt(1_000_000 * now.period)
 	now.level.Add(now.level, new(big.Int).Mul(big.NewInt(tokens), unit))
 	full := new(big.Int).Mul(big.NewInt(b.Limit.Burst), unit)
-	least := new(big.Int).Mul(big.NewInt(-50_000_000), unit)
+	least := new(big.Int).Mul(big.NewInt(-min(b.Limit.Burst, 50_000_000)), unit)
 	if now.level.Cmp(full) >= 0 {
 		now.level = full
-	}
-	if now.level.Cmp(least) < 0 {
+	} else if now.level.Cmp(least) < 0 {
 		now.level = least
 	}
 	key := BucketKey(m.tenant, b)
@@ -536,6 +571,36 @@ func (m *model) add(b BucketArg, us, tokens int64) {
 		v, _ := now.split()
 		m.expiry[key] = 60_000 + (b.Limit.Burst*1_000_000-v)*now.period/b.Limit.Rate/1000
 	}
+}
+
+// take draws from all buckets alike, or gives back.
+func (m *model) take(buckets []BucketArg, give bool, least, most, notAfter, us int64) TakeReply {
+	out := TakeReply{Outcome: Done, NowMillis: us / 1000, Tokens: most}
+	if out.NowMillis > notAfter {
+		return TakeReply{Outcome: Expired, NowMillis: out.NowMillis}
+	}
+	if least < 0 || most < 0 || least > quota.CreditsMax || most > quota.CreditsMax {
+		return TakeReply{Outcome: TooLarge, NowMillis: out.NowMillis}
+	}
+	for _, b := range buckets {
+		if !give {
+			out.Tokens = min(out.Tokens, m.bucket(b, us).tokens())
+		}
+	}
+	if out.Tokens < least {
+		out.Outcome, out.Tokens = Short, 0
+	}
+	for _, b := range buckets {
+		if give {
+			m.add(b, us, out.Tokens)
+		} else if out.Outcome == Done {
+			m.add(b, us, -out.Tokens)
+		}
+		out.Buckets = append(out.Buckets, quota.BucketState{
+			Scope: b.Scope, Unit: b.Unit, Limit: b.Limit, Need: b.Need, Remaining: m.bucket(b, us).tokens(),
+		})
+	}
+	return out
 }
 
 // split gives micro-tokens and the rest of the division.

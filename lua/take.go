@@ -8,7 +8,7 @@ import (
 
 // TakeReply is the answer to a Take.
 type TakeReply struct {
-	Outcome   Outcome // Done, Short, Expired
+	Outcome   Outcome // Done, Short, Expired, TooLarge
 	NowMillis int64
 	Tokens    int64 // taken from each bucket
 	Buckets   []quota.BucketState
@@ -38,7 +38,7 @@ func (s *Store) bucket(ctx context.Context, tenant string, buckets []BucketArg, 
 	}
 	out := TakeReply{Outcome: Outcome(r.text()), NowMillis: r.int(), Tokens: r.int()}
 	s.sawTime(out.NowMillis)
-	if out.Outcome != Expired {
+	if out.Outcome == Done || out.Outcome == Short {
 		out.Buckets = r.buckets(buckets)
 	}
 	return out, r.err(bucketScript)

@@ -4,7 +4,7 @@
 -- missing bucket is full. Time never runs back: an earlier clock adds nothing.
 -- All is exact: capacity and debt are bounded so that (full - v) * period < 2^53.
 
-local DEBT_MAX = 50000000000000 -- micro-tokens; a correction that owes more is cut to 50 million tokens
+local DEBT_MAX = 50000000000000 -- micro-tokens, 50 million tokens; no correction leaves a larger debt
 
 local function bucket_read(key, cap, rate, period, us)
   local full = cap * 1000000
@@ -32,14 +32,16 @@ local function bucket_read(key, cap, rate, period, us)
   return { key = key, v = v, at = at, rem = rem, full = full, rate = rate, period = period }
 end
 
--- Gives tokens, or takes them when negative, whatever is there.
+-- Gives tokens, or takes them when negative, whatever is there: never above
+-- full, and a debt is at most one capacity, so that one underestimate cannot
+-- close a bucket for long.
 local function bucket_add(b, tokens)
   b.v = b.v + tokens * 1000000
+  local least = 0 - math.min(b.full, DEBT_MAX)
   if b.v >= b.full then
     b.v, b.rem = b.full, 0
-  end
-  if b.v < -DEBT_MAX then
-    b.v, b.rem = -DEBT_MAX, 0
+  elseif b.v < least then
+    b.v, b.rem = least, 0
   end
 end
 
@@ -51,11 +53,4 @@ local function bucket_write(b)
   else
     redis.call('PERSIST', b.key)
   end
-end
-
--- Corrects a bucket by tokens, either way: never above full, and a debt is at
--- most one capacity, so that one underestimate cannot close it for long.
-local function bucket_correct(b, tokens)
-  b.v = math.max(-b.full, math.min(b.full, b.v + tokens * 1000000))
-  bucket_write(b)
 end
