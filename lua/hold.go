@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -93,7 +94,7 @@ type ReserveArgs struct {
 	TTL         time.Duration // life of the hold
 	Consume     bool
 	Fingerprint string // of the request's content: a repeat with another one is a Conflict
-	Attempt     string // names this try; what voids it names it too. Not empty
+	Attempt     string // names this try; what voids it names it too. One word
 	PriceID     string
 	Node        string
 	Tokens      int64 // taken from tpm buckets
@@ -115,11 +116,16 @@ type ReserveReply struct {
 	Buckets   []quota.BucketState
 }
 
+// checkAttempt insists on one word: the hold's record lists attempts by spaces, and * stands for forgotten ones.
+func checkAttempt(attempt string) {
+	if attempt == "" || strings.ContainsAny(attempt, " \t\n\v\f\r*") {
+		panic("BUG: lua: an attempt is one word, not " + strconv.Quote(attempt))
+	}
+}
+
 // Reserve freezes (or consumes) an amount. Keeps I1 and I2: all or nothing.
 func (s *Store) Reserve(ctx context.Context, a *ReserveArgs) (ReserveReply, error) {
-	if a.Attempt == "" {
-		panic("BUG: lua: reserve without an attempt")
-	}
+	checkAttempt(a.Attempt)
 	kind := "hold"
 	if a.Consume {
 		kind = "consume"
@@ -230,9 +236,7 @@ func (s *Store) Release(ctx context.Context, a *ReleaseArgs) (ReleaseReply, erro
 		as = "expired"
 	case StateVoid:
 		as = "void"
-		if a.Attempt == "" {
-			panic("BUG: lua: void without an attempt")
-		}
+		checkAttempt(a.Attempt)
 	}
 	if a.Undo {
 		undo = "undo"

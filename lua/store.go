@@ -79,6 +79,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	base.Dialer = net.Dialer{Timeout: o.Connect, KeepAlive: 100 * time.Millisecond}
+	base.Sentinel.Dialer = base.Dialer
 	base.ConnWriteTimeout = 200 * time.Millisecond
 	base.AlwaysPipelining = true
 	base.PipelineMultiplex = -1

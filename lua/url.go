@@ -58,7 +58,7 @@ func clientOption(raw string) (rueidis.ClientOption, error) {
 		if db == "" {
 			return o, fmt.Errorf("%w: redis+sentinel:// needs the master's name as its path", ErrURL)
 		}
-		o.Sentinel = rueidis.SentinelOption{MasterSet: db, Dialer: o.Dialer}
+		o.Sentinel = rueidis.SentinelOption{MasterSet: db}
 		db = ""
 		if len(parts) > 1 {
 			db = parts[1]
