@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -200,6 +201,7 @@ func admissionRefusal(err error) error {
 	case errors.Is(err, admission.ErrBusy):
 		return &answer.Refusal{Code: answer.NodeBusy, Message: "This node waits for its store. Try again in a second.", RetryAfter: time.Second, Retry: answer.RetryYes}
 	default:
+		slog.Debug("a decision was not possible", "error", err)
 		return answer.Unavailable("The quota could not be checked now; nothing was charged. Try again in a second.")
 	}
 }

@@ -59,12 +59,16 @@ func (x *exchange) begin() int64 {
 	x.body = x.call
 	size := x.call.BodySize()
 	x.left, x.whole = size, size == 0
+	kind := dialect.KindOf(x.call.Header.ContentType())
+	if kind == dialect.Stream {
+		size = -1 // of a body of known size the server holds bytes back
+	}
 	if x.kind != byUsage {
 		return size
 	}
 	encoding := x.call.Header.ContentEncoding()
 	x.sealed = len(encoding) > 0 && !bytes.EqualFold(encoding, []byte("identity"))
-	x.meter = dialect.NewMeter(dialect.KindOf(x.call.Header.ContentType()))
+	x.meter = dialect.NewMeter(kind)
 	if !x.sealed {
 		x.body = dialect.NewTap(x.call, x.meter, x.strip)
 		if x.strip {
@@ -77,6 +81,7 @@ func (x *exchange) begin() int64 {
 // Read hands the upstream's bytes on as they come.
 func (x *exchange) Read(p []byte) (n int, err error) {
 	defer x.recovered(&err)
+	x.s.reach(placeRead)
 	n, err = x.body.Read(p)
 	if x.left > 0 && err == nil {
 		// The server reads a body of known size no further than that: there is no EOF to see.
@@ -101,7 +106,7 @@ func (x *exchange) Close() (err error) {
 }
 
 // recovered keeps a defect here from taking the process down: fasthttp calls
-// Read and Close outside of any handler. The hold's end is not forgotten.
+// Read and Close outside of any handler. What was delivered before is charged at the end.
 func (x *exchange) recovered(err *error) {
 	cause := recover()
 	if cause == nil {
@@ -109,9 +114,7 @@ func (x *exchange) recovered(err *error) {
 	}
 	panics.Inc()
 	slog.Error("panic in a body", "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
-	if x.hold != nil {
-		x.hold.Close()
-	}
+	x.failed = true
 	*err = errors.New("edge: internal error")
 }
 
@@ -120,6 +123,11 @@ func (x *exchange) end(answered bool) {
 	if !x.ended.CompareAndSwap(false, true) {
 		return
 	}
+	defer x.s.running.remove(x)
+	defer x.call.Close()
+	if x.hold != nil {
+		defer x.hold.Close() // does something only when the lines below panic
+	}
 	if x.unwatch != nil {
 		x.unwatch()
 	}
@@ -127,6 +135,7 @@ func (x *exchange) end(answered bool) {
 		clientGone.Inc() // noticed by the write
 	}
 	if x.hold != nil {
+		x.s.reach(placeEnd)
 		cost, tokens, source := x.charge(answered)
 		usageSource(source).Inc()
 		if source == quota.SourceNone {
@@ -135,8 +144,6 @@ func (x *exchange) end(answered bool) {
 			x.hold.Settle(cost, tokens)
 		}
 	}
-	x.call.Close()
-	x.s.running.remove(x)
 }
 
 // charge says what the exchange costs, and how that is known.
@@ -164,7 +171,7 @@ func (x *exchange) charge(answered bool) (cost, tokens int64, source quota.Sourc
 	}
 	delivered := x.meter.Delivered()
 	switch {
-	case x.status >= 400, x.meter.Failed(), !x.whole && delivered.Bytes == 0 && !x.sealed:
+	case x.status >= 300, x.meter.Failed(), !x.whole && delivered.Bytes == 0 && !x.sealed:
 		return 0, 0, quota.SourceNone
 	case x.sealed:
 		return x.hold.Amount(), -1, quota.SourceEstimated

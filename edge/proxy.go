@@ -111,6 +111,7 @@ func (s *Server) proxyChat(r *request, up *upstream.Upstream, cfg *config.Upstre
 		return err
 	}
 	defer hold.Close()
+	s.reach(placeHeld)
 	if bound > 0 {
 		if body, err = chat.Clamp(body, bound); err != nil {
 			return badField(err)
@@ -312,6 +313,7 @@ func (s *Server) forward(x *exchange, r *request, up *upstream.Upstream, body []
 	}
 	x.call.CopyHeader(h, ownedHeader)
 	size := x.begin()
+	s.reach(placeReady)
 	handed = true
 	r.ctx.Response.ImmediateHeaderFlush = size < 0
 	r.ctx.SetBodyStream(x, int(size))

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(redistest.LeakIgnore),
+	goleak.VerifyTestMain(m, goleak.Cleanup(atTheEnd), goleak.IgnoreAnyFunction(redistest.LeakIgnore),
 		// fasthttp's own: its clock, which never ends, and the sweep of idle workers, which ends within its pause.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
@@ -45,6 +46,8 @@ type rig struct {
 	yaml   string
 	client *http.Client
 	nodes  atomic.Int64
+	// decision is the budget of one decision. Generous, for a busy machine; 0 is what the store's round trips say.
+	decision time.Duration
 }
 
 // node is one edge on a loopback listener.
@@ -54,6 +57,9 @@ type node struct {
 	server  *edge.Server
 	settler *ledger.Settler
 	stores  map[string]*lua.Store
+	engine  *admission.Engine
+	ups     map[string]*upstream.Upstream
+	stop    func(grace time.Duration) error // what Shutdown said; a second call does nothing
 }
 
 const modelsYAML = `
@@ -70,7 +76,7 @@ models:
 func newRig(t testing.TB, stores ...string) *rig {
 	t.Helper()
 	t.Setenv("TEST_UPSTREAM_KEY", "upstream-secret")
-	r := &rig{t: t, redis: map[string]*redistest.Server{}}
+	r := &rig{t: t, redis: map[string]*redistest.Server{}, decision: time.Second}
 	r.fake = fake.New(fake.Options{})
 	require.NoError(t, r.fake.Start("127.0.0.1:0"))
 	t.Cleanup(func() { r.fake.Close() })
@@ -129,12 +135,22 @@ func (r *rig) node() *node {
 	n.url = "http://" + l.Addr().String()
 	served := make(chan error, 1)
 	go func() { served <- n.server.Serve(l) }()
+	n.engine, n.ups = engine, ups
+	var once sync.Once
+	n.stop = func(grace time.Duration) (err error) {
+		once.Do(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), grace)
+			defer cancel()
+			err = n.server.Shutdown(ctx)
+			<-served
+		})
+		return err
+	}
 	r.t.Cleanup(func() {
 		r.client.CloseIdleConnections()
+		_ = n.stop(5 * time.Second)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = n.server.Shutdown(ctx)
-		<-served
 		n.settler.Close(ctx)
 		engine.Close()
 		for _, u := range ups {

@@ -43,7 +43,24 @@ type Server struct {
 	prices   map[string]quota.Price // by price id
 	running  running
 	draining atomic.Bool
-	policies sync.Map // policy JSON of a tenant → config.Policy; see policyOf
+	policies sync.Map    // policy JSON of a tenant → config.Policy; see policyOf
+	reached  func(place) // tests only: hears of the places a call comes to, and may panic there
+}
+
+// place is a point of a call at which tests let the code panic.
+type place uint8
+
+const (
+	placeHeld  place = iota // the hold is got
+	placeReady              // the answer's head is there, and not handed to the server
+	placeRead               // before each read of the answer's body
+	placeEnd                // before the charge is known
+)
+
+func (s *Server) reach(p place) {
+	if s.reached != nil {
+		s.reached(p)
+	}
 }
 
 // Bounds of the HTTP server beside those of the configuration.
