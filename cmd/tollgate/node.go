@@ -123,10 +123,11 @@ func (n *node) open(ctx context.Context) (err error) {
 		n.stores[name] = store
 		list = append(list, store)
 	}
-	n.settler = ledger.NewSettler(n.db, list...)
-	n.reaper = ledger.NewReaper(n.id, n.cfg.Policy.HoldTTL, n.db, list...)
 	n.publisher = ledger.NewPublisher(n.db, n.stores)
 	n.adjuster = ledger.NewAdjuster(n.db, n.stores)
+	loader := ledger.Loader{DB: n.db, Publisher: n.publisher}
+	n.settler = ledger.NewSettler(loader, list...)
+	n.reaper = ledger.NewReaper(n.id, n.cfg.Policy.HoldTTL, n.db, list...)
 	loads := identity.NewLoadLimiter()
 	n.directory = identity.New(identity.Options{
 		Stores: known, Source: source{n.db}, LoadBudget: n.cfg.Ledger.LoadBudget, DocLoads: loads,
@@ -138,12 +139,12 @@ func (n *node) open(ctx context.Context) (err error) {
 	}
 	n.unclaimed.Store(int64(len(list)))
 	n.engine = admission.New(admission.Options{
-		Node: n.id, Loader: n.db, Settler: n.settler, Served: n.reaper.Served,
+		Node: n.id, Loader: loader, Settler: n.settler, Served: n.reaper.Served,
 		Decision: n.cfg.Limits.Decision, Loads: loads, Load: n.cfg.Ledger.LoadBudget,
 		Epoch: func(store *lua.Store, tenant string) uint64 { return feeds[store].Epoch(lua.ConfKey(tenant)) },
 	})
 	n.data = edge.New(edge.Options{
-		Config: n.cfg, Node: n.id, Directory: n.directory, Settler: n.settler, Loader: n.db, Upstreams: n.upstreams, Ready: n.ready,
+		Config: n.cfg, Node: n.id, Directory: n.directory, Settler: n.settler, Loader: loader, Upstreams: n.upstreams, Ready: n.ready,
 		Admission: n.engine,
 	})
 	api := admin.New(admin.Options{
