@@ -14,6 +14,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/stretchr/testify/require"
 
+	"tollgate/ledger"
 	"tollgate/quota"
 )
 
@@ -159,3 +160,16 @@ func (n *node) untouched(t require.TestingT, tenant string) {
 		require.Equal(t, "0", a["prepaid"])
 	}
 }
+
+// change makes a tenant of the rig differ.
+type change = func(*ledger.Tenant, *ledger.App, *ledger.Key)
+
+func concurrency(n int64) change {
+	return func(_ *ledger.Tenant, _ *ledger.App, k *ledger.Key) { k.Limits.Concurrency = &n }
+}
+
+// How long tests wait for what comes by itself, and how often they look.
+const (
+	waitLong  = 10 * time.Second
+	tickShort = 5 * time.Millisecond
+)

@@ -176,12 +176,16 @@ func (s *Server) badRequest(ctx *fasthttp.RequestCtx, err error) {
 type running struct {
 	mu    sync.Mutex
 	calls map[*exchange]struct{}
+	cut   bool // cancelAll was called: a call that was still being admitted is cut as it begins
 }
 
 func (r *running) add(x *exchange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls[x] = struct{}{}
+	if r.cut {
+		x.call.Cancel()
+	}
 }
 
 func (r *running) remove(x *exchange) {
@@ -193,6 +197,7 @@ func (r *running) remove(x *exchange) {
 func (r *running) cancelAll() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.cut = true
 	for x := range r.calls {
 		x.call.Cancel()
 	}
