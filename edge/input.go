@@ -141,6 +141,9 @@ func (o *object) usage() (quota.Usage, error) {
 		}
 		return int64(f), nil
 	}
+	if err := eachOnce(v); err != nil {
+		return u, err
+	}
 	var errs [8]error
 	var prompt, completion, total int64
 	if v.Exists("input_tokens") || v.Exists("output_tokens") {
@@ -162,5 +165,30 @@ func (o *object) usage() (quota.Usage, error) {
 			return u, err
 		}
 	}
+	if !anyCount(v) { // absent is not zero
+		return u, invalid("usage", "it has no token counts; known are prompt_tokens, completion_tokens and total_tokens, or input_tokens and output_tokens")
+	}
 	return u, nil
+}
+
+// eachOnce refuses a usage object in which a count stands twice: two parsers could charge it differently.
+func eachOnce(v *fastjson.Value) (err error) {
+	seen := map[string]bool{}
+	o, _ := v.Object()
+	o.Visit(func(key []byte, _ *fastjson.Value) {
+		if seen[string(key)] {
+			err = invalid("usage", "a field stands twice in it")
+		}
+		seen[string(key)] = true
+	})
+	return err
+}
+
+func anyCount(v *fastjson.Value) bool {
+	for _, name := range [...]string{"prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens"} {
+		if x := v.Get(name); x != nil && x.Type() != fastjson.TypeNull {
+			return true
+		}
+	}
+	return false
 }
