@@ -53,20 +53,25 @@ func TestBucketNeverExceedsItsRate(t *testing.T) {
 		unit := rapid.SampledFrom([]quota.Unit{quota.UnitRPS, quota.UnitRPM}).Draw(rt, "unit")
 		period := map[quota.Unit]int64{quota.UnitRPS: 1, quota.UnitRPM: 60}[unit]
 		r := newRated(rt, b, limit, unit)
-		start, latest, admitted := b.now, b.now, int64(0)
+		var start, latest, admitted int64 // start: of the first write, before which a bucket is full
 		for range 40 {
 			step := rapid.OneOf(rapid.Int64Range(0, 50_000), rapid.Int64Range(-3_000_000, 3_000_000)).Draw(rt, "step, µs")
 			b.setClock(rt, b.now+step)
-			latest = max(latest, b.now)
 			tokens := rapid.Int64Range(0, 9).Draw(rt, "tokens")
 			ok, left := r.draw(rt, b.store, tokens)
 			require.GreaterOrEqual(rt, left, int64(0))
 			require.LessOrEqual(rt, left, limit.Burst)
+			if ok && start == 0 {
+				start = b.now
+			}
 			if ok {
 				admitted += tokens
 			}
+			latest = max(latest, b.now, start)
 			// In tokens × µs × period, so that nothing is rounded. Only time that was never seen before counts.
-			require.LessOrEqual(rt, admitted*1_000_000*period, limit.Rate*(latest-start)+limit.Burst*1_000_000*period)
+			if start > 0 {
+				require.LessOrEqual(rt, admitted*1_000_000*period, limit.Rate*(latest-start)+limit.Burst*1_000_000*period)
+			}
 		}
 	})
 }

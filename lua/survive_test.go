@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"tollgate/lua/redistest"
 	"tollgate/quota"
@@ -317,4 +318,25 @@ func TestFrozenInFlight(t *testing.T) {
 	t.Logf("%d calls answered, %d ran unanswered and were taken back", spent, ran)
 	require.Positive(t, spent)
 	require.Positive(t, ran)
+}
+
+// Close leaves nothing running, also while Redis is frozen and calls are under way.
+func TestCloseLeavesNothing(t *testing.T) {
+	r := redistest.Start(t)
+	before := goleak.IgnoreCurrent()
+	s, err := Open(t.Context(), Options{Name: "default", URL: r.URL()})
+	require.NoError(t, err)
+	require.NoError(t, s.Ping(t.Context()))
+	require.NoError(t, r.Signal(syscall.SIGSTOP))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for range 10 {
+		require.Error(t, s.Ping(ctx))
+	}
+	start := time.Now()
+	s.Close()
+	require.Less(t, time.Since(start), 3*time.Second)
+	require.NoError(t, r.Signal(syscall.SIGCONT))
+	require.Error(t, s.Ping(t.Context()), "a closed store answers with an error")
+	goleak.VerifyNone(t, before)
 }
