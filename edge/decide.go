@@ -124,9 +124,8 @@ func (s *Server) reserveNeed(in *object, need *admission.Request) (err error) {
 			return err
 		}
 	}
-	_, model, ok := s.cfg.Models.Match(name)
+	model, ok := s.model(name)
 	if !ok {
-		unpriced.Inc()
 		return invalid("model", "this model is not configured here")
 	}
 	output := model.MaxOutput

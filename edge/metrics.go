@@ -11,6 +11,7 @@ var (
 	clientGone     = metrics.NewCounter(`tollgate_client_gone_total`)
 	amountRejected = metrics.GetOrCreateCounter(`tollgate_amount_rejected_total`)
 	unpriced       = metrics.NewCounter(`tollgate_unpriced_total`)
+	neverMatched   = metrics.NewGauge(`tollgate_never_matched`, nil) // model patterns that no request matched since the start
 	addedSeconds   = metrics.NewPrometheusHistogram(`tollgate_upstream_added_seconds`)
 )
 

@@ -94,9 +94,8 @@ func (s *Server) proxyChat(r *request, up *upstream.Upstream, cfg *config.Upstre
 	if err != nil {
 		return badField(err)
 	}
-	_, model, ok := s.cfg.Models.Match(chat.Model)
+	model, ok := s.model(chat.Model)
 	if !ok {
-		unpriced.Inc()
 		return invalid("model", "this model is not configured here")
 	}
 	if !allowed(r.who.Key.Models, chat.Model) {

@@ -40,7 +40,8 @@ type Server struct {
 	opt      Options
 	cfg      *config.Config
 	http     *fasthttp.Server
-	prices   map[string]quota.Price // by price id
+	prices   map[string]quota.Price  // by price id
+	matched  map[string]*atomic.Bool // by pattern of models: whether a request ever matched it
 	running  running
 	draining atomic.Bool
 	policies sync.Map    // policy JSON of a tenant → config.Policy; see policyOf
@@ -71,10 +72,14 @@ const (
 
 // New returns a Server; Serve makes it answer.
 func New(o Options) *Server {
-	s := &Server{opt: o, cfg: o.Config, prices: map[string]quota.Price{}}
+	s := &Server{opt: o, cfg: o.Config, prices: map[string]quota.Price{}, matched: map[string]*atomic.Bool{}}
 	for _, m := range o.Config.Models {
 		s.prices[m.Price.ID()] = m.Price
 	}
+	for pattern := range o.Config.Models {
+		s.matched[pattern] = new(atomic.Bool)
+	}
+	neverMatched.Set(float64(len(s.matched)))
 	s.running.calls = map[*exchange]struct{}{}
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
@@ -90,6 +95,19 @@ func New(o Options) *Server {
 		Logger:                       quiet{},
 	}
 	return s
+}
+
+// model finds the settings of a model, and notes that its pattern is of use.
+func (s *Server) model(name string) (config.Model, bool) {
+	pattern, m, ok := s.cfg.Models.Match(name)
+	if !ok {
+		unpriced.Inc()
+		return m, false
+	}
+	if seen := s.matched[pattern]; !seen.Load() && seen.CompareAndSwap(false, true) {
+		neverMatched.Dec()
+	}
+	return m, true
 }
 
 // quiet drops fasthttp's own log lines: they name clients that left, which is
