@@ -86,10 +86,13 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 	}
 	args.Chain = quota.NewChain(r.Principal, r.Budgets, r.Store.Now(), r.Zone)
 	epoch := e.opt.Epoch(r.Store, args.Tenant) // before Redis is asked for what may be learnt
-	if r.Fresh {                               // a caller's id may name a call that was admitted before
-		if d, refused := e.short.refuses(args.Tenant, epoch, args.Chain, r.Amount, r.Store.Now()); refused {
+	var doubted *shortEntry
+	if r.Fresh { // a caller's id may name a call that was admitted before
+		d, refused, doubt := e.short.refuses(args.Tenant, epoch, args.Chain, r.Amount, r.Store.Now())
+		if refused {
 			return d, nil, nil
 		}
+		doubted = doubt
 	}
 	for range tries {
 		args.NotAfter = r.Store.Now() + budget.Milliseconds() + 1000
@@ -102,6 +105,9 @@ func (e *Engine) reserve(ctx context.Context, r *Request) (quota.Decision, *Hold
 		}
 		switch reply.Outcome {
 		case lua.Done:
+			if doubted != nil {
+				doubted.over.Store(true)
+			}
 			d := decision(&args, &reply)
 			return d, e.hold(r, &args, &reply), nil
 		case lua.Short:

@@ -39,6 +39,7 @@ type shortEntry struct {
 	account quota.Account
 	state   quota.AccountState
 	until   atomic.Int64 // Unix ns; after it one request may ask Redis
+	over    atomic.Bool  // Redis admitted what this entry would refuse: credits came back
 }
 
 var fastFails = metrics.NewCounter(`tollgate_fastfail_refusals_total`)
@@ -56,22 +57,24 @@ func newShortCache(now func() time.Time) *shortCache {
 func (c *shortCache) close() { c.entries.Close() }
 
 // refuses says whether an account of the chain is known to be short of the need.
-func (c *shortCache) refuses(tenant string, epoch uint64, chain quota.Chain, need, nowMillis int64) (quota.Decision, bool) {
+// If not, doubted is the entry whose time is up, nil without one: if Redis
+// admits the need, the caller sets its over.
+func (c *shortCache) refuses(tenant string, epoch uint64, chain quota.Chain, need, nowMillis int64) (d quota.Decision, refused bool, doubted *shortEntry) {
 	for i := range chain {
 		e, ok := c.entries.Get(lua.AccountKey(tenant, chain[i]))
-		if !ok || e.epoch != epoch || e.state.Fits(need) {
+		if !ok || e.epoch != epoch || e.over.Load() || e.state.Fits(need) {
 			continue
 		}
 		now := c.now()
 		if until := e.until.Load(); until < now.UnixNano() && e.until.CompareAndSwap(until, now.Add(shortHigh).UnixNano()) {
-			return quota.Decision{}, false // this one asks Redis
+			return quota.Decision{}, false, e // this one asks Redis
 		}
 		fastFails.Inc()
-		d := quota.Decision{Chain: quota.Chain{e.account}, States: []quota.AccountState{e.state}, NowMillis: nowMillis}
+		d = quota.Decision{Chain: quota.Chain{e.account}, States: []quota.AccountState{e.state}, NowMillis: nowMillis}
 		d.Refusal = quota.Judge(d.Chain, d.States, need, nil, noSlots, nowMillis)
-		return d, true
+		return d, true, nil
 	}
-	return quota.Decision{}, false
+	return quota.Decision{}, false, nil
 }
 
 // learn remembers the accounts that a refused decision found short. Credits
