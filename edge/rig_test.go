@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/time/rate"
 
 	fake "tollgate/bench/upstream"
 	"tollgate/edge"
@@ -112,9 +113,13 @@ func (r *rig) node() *node {
 	}
 	name := fmt.Sprintf("n%d", r.nodes.Add(1))
 	n.settler = ledger.NewSettler(r.db, list...)
-	dir := identity.New(identity.Options{Stores: known, Source: dbSource{r.db}})
+	// A rig makes tenants faster than a node is meant to read them.
+	loads := rate.NewLimiter(rate.Inf, 1)
+	dir := identity.New(identity.Options{
+		Stores: known, Source: dbSource{r.db}, SecretLoads: loads, DocLoads: loads, ReadBudget: r.decision, LoadBudget: r.decision,
+	})
 	engine := admission.New(admission.Options{
-		Node: name, Loader: r.db, Settler: n.settler, Loads: identity.NewLoadLimiter(), Load: time.Second,
+		Node: name, Loader: r.db, Settler: n.settler, Loads: loads, Load: time.Second, Decision: r.decision,
 		Epoch: func(s *lua.Store, tenant string) uint64 { return feeds[s].Epoch(lua.ConfKey(tenant)) },
 	})
 	ups := map[string]*upstream.Upstream{}
