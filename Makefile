@@ -14,11 +14,11 @@ run: build # a node with demo data in front of a fake upstream, until Ctrl-C
 	@bash deploy/run.sh
 
 test: bin/summary # unit and integration tests; the last line counts them
-	@bash .ci/need.sh redis-server
+	@bash .ci/need.sh redis-server nginx
 	@go test -count=1 -json ./... | $(SUMMARY)
 
 race: bin/summary # the same with the race detector; needs a C compiler
-	@bash .ci/need.sh redis-server gcc
+	@bash .ci/need.sh redis-server nginx gcc
 	@go test -count=1 -race -json ./... | $(SUMMARY)
 
 check: # format, vet, staticcheck, go fix, go.mod

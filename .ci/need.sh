@@ -5,7 +5,7 @@ set -euo pipefail
 
 package_of() {
 	case $1 in
-	redis-server) echo redis-server ;;
+	nginx) echo nginx-light ;;
 	*) echo "$1" ;;
 	esac
 }
