@@ -3,6 +3,7 @@ package edge
 import (
 	"github.com/VictoriaMetrics/metrics"
 
+	"tollgate/lua"
 	"tollgate/quota"
 )
 
@@ -12,7 +13,7 @@ var (
 	amountRejected = metrics.GetOrCreateCounter(`tollgate_amount_rejected_total`)
 	unpriced       = metrics.NewCounter(`tollgate_unpriced_total`)
 	neverMatched   = metrics.NewGauge(`tollgate_never_matched`, nil) // model patterns that no request matched since the start
-	addedSeconds   = metrics.NewPrometheusHistogram(`tollgate_upstream_added_seconds`)
+	addedSeconds   = metrics.NewPrometheusHistogramExt(`tollgate_upstream_added_seconds`, lua.DurationBuckets)
 )
 
 func refusals(code string) *metrics.Counter {

@@ -303,8 +303,12 @@ func errorKind(err error) string {
 	return "unknown_outcome"
 }
 
+// DurationBuckets are the upper bounds, in seconds, of this node's histograms of
+// short waits: from 10 µs, what a local decision takes, to 1 s, the longest budget.
+var DurationBuckets = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1}
+
 func scriptSeconds(name string) *metrics.PrometheusHistogram {
-	return metrics.GetOrCreatePrometheusHistogram(`tollgate_redis_script_duration_seconds{script="` + name + `"}`)
+	return metrics.GetOrCreatePrometheusHistogramExt(`tollgate_redis_script_duration_seconds{script="`+name+`"}`, DurationBuckets)
 }
 
 func redisErrors(kind string) *metrics.Counter {

@@ -286,7 +286,7 @@ func tpmOnly(all []lua.BucketArg) []lua.BucketArg {
 // attemptID names one try of a call; 96 random bits after the time of UUIDv7.
 func attemptID() string { return uuid.Must(uuid.NewV7()).String() }
 
-var directSeconds = metrics.NewPrometheusHistogram(`tollgate_decision_duration_seconds{path="direct"}`)
+var directSeconds = metrics.NewPrometheusHistogramExt(`tollgate_decision_duration_seconds{path="direct"}`, lua.DurationBuckets)
 
 // count counts a decision by its result; the scope says which level was short.
 func count(d *quota.Decision, err error) {
