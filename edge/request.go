@@ -94,6 +94,9 @@ func (s *Server) route(r *request) error {
 	if s.draining.Load() {
 		return &answer.Refusal{Code: answer.Draining, Message: "This node is shutting down. Try again; another one will answer.", RetryAfter: time.Second, Retry: answer.RetryYes}
 	}
+	if !s.opt.Started() {
+		return answer.Unavailable("This node is still starting. Try again in a second.")
+	}
 	if err := s.identify(r); err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ func (r *rig) node() *node {
 	}
 	n.server = edge.New(edge.Options{
 		Config: cfg, Node: name, Directory: dir, Admission: engine, Settler: n.settler, Loader: r.db,
-		Upstreams: ups, Ready: func() error { return nil },
+		Upstreams: ups, Ready: func() error { return nil }, Started: func() bool { return true },
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(r.t, err)

@@ -31,8 +31,10 @@ type Options struct {
 	Settler   *ledger.Settler
 	Loader    ledger.AccountLoader
 	Upstreams map[string]*upstream.Upstream
-	// Ready says why the node cannot serve any tenant; nil: it can.
+	// Ready is what /readyz tells: why the node should get no calls; nil: it should.
 	Ready func() error
+	// Started says whether every store is known to belong to this ledger. Before, nothing is decided.
+	Started func() bool
 }
 
 // Server is the data plane of one node.

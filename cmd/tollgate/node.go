@@ -52,6 +52,7 @@ type node struct {
 	upstreams map[string]*upstream.Upstream
 	data      *edge.Server
 	admin     *http.Server
+	leaving   atomic.Bool  // SIGTERM came
 	unclaimed atomic.Int64 // stores not yet known to belong to this ledger
 }
 
@@ -166,8 +167,13 @@ func newUpstream(name string, c *config.Upstream) (*upstream.Upstream, error) {
 	})
 }
 
+var errDraining = errors.New("draining")
+
 // ready says why no tenant can be served.
 func (n *node) ready() error {
+	if n.leaving.Load() {
+		return errDraining
+	}
 	if left := n.unclaimed.Load(); left > 0 {
 		return fmt.Errorf("starting: %d of %d stores are not yet known to belong to this ledger", left, len(n.stores))
 	}
@@ -205,7 +211,7 @@ func (n *node) claimStores(ctx context.Context, failed chan<- error) {
 // stop drains: no new calls, running ones end or are cut, ends reach Redis.
 func (n *node) stop() error {
 	slog.Info("the node drains", "delay", n.cfg.Shutdown.Delay, "grace", n.cfg.Shutdown.Grace)
-	n.data.Drain()
+	n.leaving.Store(true) // balancers look at /readyz; until they have noticed, new calls are served
 	time.Sleep(n.cfg.Shutdown.Delay)
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Shutdown.Grace)
 	defer cancel()
