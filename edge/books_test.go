@@ -14,6 +14,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/stretchr/testify/require"
 
+	fake "tollgate/bench/upstream"
 	"tollgate/ledger"
 	"tollgate/quota"
 )
@@ -173,3 +174,10 @@ const (
 	waitLong  = 10 * time.Second
 	tickShort = 5 * time.Millisecond
 )
+
+// fakeHang keeps every call silent before its first byte; silent waits for n of them.
+var fakeHang = fake.Rule{Set: fake.Settings{"hang": "before"}}
+
+func silent(n int64) func(fake.Totals) bool {
+	return func(s fake.Totals) bool { return s.Silent == n }
+}

@@ -256,7 +256,9 @@ func (s *Server) quotaSettle(r *request) error {
 	if err != nil {
 		return err
 	}
-	id, rec, err := s.findHold(r, in)
+	ctx, cancel := s.budget(r)
+	defer cancel()
+	id, rec, err := s.findHold(ctx, r, in)
 	if err != nil {
 		return err
 	}
@@ -272,7 +274,7 @@ func (s *Server) quotaSettle(r *request) error {
 		args.Tokens = min(args.Actual, quota.RateMax)
 	}
 	args.Target = s.target(r, id, &rec)
-	reply, err := s.settleNow(r, args)
+	reply, err := s.settleNow(ctx, r, args)
 	if err != nil {
 		return err
 	}
@@ -300,26 +302,30 @@ func (s *Server) quotaSettle(r *request) error {
 	}{in.clientID(), reply.Charged, reply.Refunded, max(0, reply.Charged-reply.Reserved), reply.Duplicate, reply.Late})
 }
 
+// budget bounds all that a request of the decision API asks of its store, but for what SQL delays.
+func (s *Server) budget(r *request) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), s.opt.Admission.Budget(r.who.Store))
+}
+
 // settleNow settles on the caller's time: the answer says how it ended.
-func (s *Server) settleNow(r *request, args *lua.SettleArgs) (lua.SettleReply, error) {
-	store := r.who.Store
+func (s *Server) settleNow(ctx context.Context, r *request, args *lua.SettleArgs) (lua.SettleReply, error) {
 	for range 3 {
-		ctx, cancel := context.WithTimeout(context.Background(), s.opt.Admission.Budget(store))
-		reply, err := store.Settle(ctx, args)
-		cancel()
+		reply, err := r.who.Store.Settle(ctx, args)
 		if err != nil {
 			return reply, answer.Unavailable("The settle could not be carried out now. Repeat it; it has an effect once.")
 		}
 		if reply.Outcome != lua.NeedLoad {
 			return reply, nil
 		}
-		ctx, cancel = context.WithTimeout(context.Background(), s.cfg.Ledger.LoadBudget)
-		loads, err := s.opt.Loader.LoadAccounts(ctx, args.Tenant, args.Chain)
+		load, cancel := context.WithTimeout(context.Background(), s.cfg.Ledger.LoadBudget)
+		loads, err := s.opt.Loader.LoadAccounts(load, args.Tenant, args.Chain)
 		cancel()
 		if err != nil {
 			break
 		}
 		args.Loads = &loads
+		ctx, cancel = s.budget(r)
+		defer cancel() // at most twice
 	}
 	return lua.SettleReply{}, answer.Unavailable("The settle could not be carried out now. Repeat it; it has an effect once.")
 }
@@ -352,12 +358,12 @@ func (s *Server) quotaRelease(r *request) error {
 	if err != nil {
 		return err
 	}
-	id, rec, err := s.findHold(r, in)
+	ctx, cancel := s.budget(r)
+	defer cancel()
+	id, rec, err := s.findHold(ctx, r, in)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.opt.Admission.Budget(r.who.Store))
-	defer cancel()
 	reply, err := r.who.Store.Release(ctx, &lua.ReleaseArgs{Target: s.target(r, id, &rec), As: lua.StateReleased})
 	if err != nil {
 		return answer.Unavailable("The release could not be carried out now. Repeat it; it has an effect once.")
@@ -384,14 +390,12 @@ func unknownRequest() error {
 }
 
 // findHold reads the record of the caller's request_id.
-func (s *Server) findHold(r *request, in *object) (id string, rec lua.HoldRecord, err error) {
+func (s *Server) findHold(ctx context.Context, r *request, in *object) (id string, rec lua.HoldRecord, err error) {
 	clientID, err := in.requestID()
 	if err != nil {
 		return "", rec, err
 	}
 	id = callerHoldID(r.who.Principal.Key, clientID)
-	ctx, cancel := context.WithTimeout(context.Background(), s.opt.Admission.Budget(r.who.Store))
-	defer cancel()
 	rec, ok, err := r.who.Store.ReadHold(ctx, r.who.Principal.Tenant, id)
 	if err != nil {
 		return "", rec, answer.Unavailable("The request could not be looked up now. Try again in a second.")

@@ -133,7 +133,11 @@ func (r *Refusal) Write(ctx *fasthttp.RequestCtx, shape Shape, requestID string)
 	if r.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(seconds(r.RetryAfter), 10))
 	}
-	switch r.Retry {
+	retry := r.Retry
+	if retry == RetryUnsaid && line.status == fasthttp.StatusConflict {
+		retry = RetryNo // vendors' clients repeat a 409 by themselves
+	}
+	switch retry {
 	case RetryNo:
 		h.Set("x-should-retry", "false")
 	case RetryYes:
