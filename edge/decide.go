@@ -88,6 +88,7 @@ func (s *Server) quotaConsume(r *request) error {
 	if need.Amount, err = in.amount("cost", 1); err != nil {
 		return err
 	}
+	need.Tokens = min(need.Amount, quota.RateMax)
 	need.OwnID = !in.has("request_id")
 	d, err := s.decide(r, in, &need)
 	if err != nil {
