@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -22,7 +21,8 @@ const (
 	// 100 000 tenants still spends little; the next round goes on from there.
 	reapMost     = 5_000
 	reapBatch    = 64  // tenants per pipeline
-	reapHolds    = 100 // holds ended per tenant and look
+	reapHolds    = 100 // holds ended per tenant and look; a tenant with more is looked at again
+	reapLooks    = 50  // looks at one batch of tenants in a round; what is left then waits for the next round
 	walkLock     = "tgreaper"
 	walkLockTTL  = 10 * time.Second
 	walkEvery    = time.Second
@@ -64,15 +64,23 @@ type reapedStore struct {
 
 // NewReaper starts the loops. Close it.
 func NewReaper(node string, holdTTL time.Duration, lister TenantLister, stores ...*lua.Store) *Reaper {
-	r := &Reaper{node: node, holdTTL: holdTTL, lister: lister, byStore: map[*lua.Store]*reapedStore{}}
+	r := newReaper(node, holdTTL, lister, stores...)
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
+	for _, s := range r.stores {
+		r.loops.Go(func() { r.reapLoop(ctx, s) })
+		r.loops.Go(func() { r.walkLoop(ctx, s) })
+	}
+	return r
+}
+
+// newReaper is a Reaper without its loops.
+func newReaper(node string, holdTTL time.Duration, lister TenantLister, stores ...*lua.Store) *Reaper {
+	r := &Reaper{node: node, holdTTL: holdTTL, lister: lister, byStore: map[*lua.Store]*reapedStore{}}
 	for _, store := range stores {
 		s := &reapedStore{Store: store, served: xsync.NewMap[string, *atomic.Int64]()}
 		r.stores = append(r.stores, s)
 		r.byStore[store] = s
-		r.loops.Go(func() { r.reapLoop(ctx, s) })
-		r.loops.Go(func() { r.walkLoop(ctx, s) })
 	}
 	return r
 }
@@ -105,7 +113,7 @@ func (r *Reaper) reapLoop(ctx context.Context, s *reapedStore) {
 		}
 		var tenants []string
 		tenants, after = s.round(after, s.Now()-r.holdTTL.Milliseconds()-reapEvery.Milliseconds()*4)
-		r.reap(ctx, s, tenants)
+		_ = r.reap(ctx, s, tenants) // the next round looks again
 	}
 }
 
@@ -134,45 +142,86 @@ func (s *reapedStore) round(after string, since int64) (tenants []string, next s
 	// The end of the map: go on from its beginning.
 	rest := min(len(head), reapMost-len(tenants))
 	tenants = append(tenants, head[:rest]...)
-	if rest < len(head) {
-		next = head[rest]
+	if rest > 0 {
+		next = head[rest-1]
 	}
 	return tenants, next
 }
 
-// reap ends what is due of the given tenants.
-func (r *Reaper) reap(ctx context.Context, s *reapedStore, tenants []string) {
+// reap ends what is due of the given tenants. On an error some are left.
+func (r *Reaper) reap(ctx context.Context, s *reapedStore, tenants []string) error {
 	for len(tenants) > 0 && ctx.Err() == nil {
 		n := min(len(tenants), reapBatch)
-		if err := r.reapSome(ctx, s, tenants[:n]); err != nil && !errors.Is(err, context.Canceled) {
-			slog.Debug("reaper: store does not answer", "store", s.Name(), "error", err)
-			return // the next round looks again
+		batch := tenants[:n]
+		for look := 0; len(batch) > 0 && look < reapLooks; look++ {
+			var err error
+			if batch, err = r.reapSome(ctx, s, batch); err != nil {
+				slog.Debug("reaper: store does not answer", "store", s.Name(), "error", err)
+				return err
+			}
 		}
 		tenants = tenants[n:]
 	}
+	return ctx.Err()
 }
 
-func (r *Reaper) reapSome(ctx context.Context, s *reapedStore, tenants []string) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+// reapSome looks once, and returns those tenants that have more.
+func (r *Reaper) reapSome(ctx context.Context, s *reapedStore, tenants []string) (more []string, err error) {
+	look, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	due, err := s.Due(ctx, tenants, s.Now(), reapHolds)
+	due, err := s.Due(look, tenants, s.Now(), reapHolds)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, d := range due {
-		target := lua.Target{Tenant: d.Tenant, ID: d.ID, Chain: d.Record.Chain, Mark: lua.Mark{Name: d.Record.Mark}}
-		reply, err := s.Release(ctx, &lua.ReleaseArgs{Target: target, As: lua.StateExpired})
+	for len(due) > 0 {
+		n := 1 // the due holds of one tenant stand together
+		for n < len(due) && due[n].Tenant == due[0].Tenant {
+			n++
+		}
+		gone, err := r.expire(ctx, s, due[:n])
 		if err != nil {
-			return err
+			return nil, err
+		}
+		if gone == reapHolds {
+			more = append(more, due[0].Tenant)
+		}
+		due = due[n:]
+	}
+	return more, nil
+}
+
+// expire ends due holds of one tenant, and returns how many left the index of deadlines.
+func (r *Reaper) expire(ctx context.Context, s *reapedStore, due []lua.DueHold) (gone int, err error) {
+	var expired, credits int64
+	defer func() {
+		if expired > 0 { // one line: a node may have died with thousands
+			slog.Warn("holds expired: their requests never ended here", "tenant", due[0].Tenant, "holds", expired,
+				"credits", credits, "node", due[0].Record.Node, "hold", due[0].ID)
+		}
+	}()
+	for _, d := range due {
+		reply, err := r.release(ctx, s, &d)
+		if err != nil {
+			return gone, err
+		}
+		if reply.Outcome != lua.Early && reply.Outcome != lua.WrongChain {
+			gone++
 		}
 		if reply.Outcome == lua.Done && !reply.Duplicate {
+			expired++
+			credits += reply.Refunded
 			holdsExpired.Inc()
 			releases(reply.State).Inc()
-			slog.Warn("a hold expired: its request never ended here", "tenant", d.Tenant, "hold", d.ID,
-				"node", d.Record.Node, "credits", reply.Refunded)
 		}
 	}
-	return nil
+	return gone, nil
+}
+
+func (r *Reaper) release(ctx context.Context, s *reapedStore, d *lua.DueHold) (lua.ReleaseReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	target := lua.Target{Tenant: d.Tenant, ID: d.ID, Chain: d.Record.Chain, Mark: lua.Mark{Name: d.Record.Mark}}
+	return s.Release(ctx, &lua.ReleaseArgs{Target: target, As: lua.StateExpired})
 }
 
 func (r *Reaper) walkLoop(ctx context.Context, s *reapedStore) {
@@ -184,25 +233,30 @@ func (r *Reaper) walkLoop(ctx context.Context, s *reapedStore) {
 			return
 		case <-tick.C:
 		}
-		lock, cancel := context.WithTimeout(ctx, settleTimeout)
-		mine, err := s.TryLock(lock, walkLock, r.node, walkLockTTL)
-		cancel()
-		if err != nil || !mine {
-			continue
-		}
-		page := min(walkPage(s.total, r.holdTTL), walkPageMost)
-		tenants, err := r.lister.TenantsAfter(ctx, s.Name(), s.cursor, page)
-		if err != nil {
-			continue // SQL is away: go on from here when it is back
-		}
-		r.reap(ctx, s, tenants)
-		s.walked += len(tenants)
-		if len(tenants) < page {
-			s.cursor, s.total, s.walked = "", s.walked, 0
-			continue
-		}
-		s.cursor = tenants[len(tenants)-1]
+		r.walk(ctx, s)
 	}
+}
+
+// walk takes one step of the walk over all tenants of a store, if this node has
+// the lock. Where Redis or SQL does not answer, the next step repeats it.
+func (r *Reaper) walk(ctx context.Context, s *reapedStore) {
+	lock, cancel := context.WithTimeout(ctx, settleTimeout)
+	mine, err := s.TryLock(lock, walkLock, r.node, walkLockTTL)
+	cancel()
+	if err != nil || !mine {
+		return
+	}
+	page := min(walkPage(s.total, r.holdTTL), walkPageMost)
+	tenants, err := r.lister.TenantsAfter(ctx, s.Name(), s.cursor, page)
+	if err != nil || r.reap(ctx, s, tenants) != nil {
+		return
+	}
+	s.walked += len(tenants)
+	if len(tenants) < page {
+		s.cursor, s.total, s.walked = "", s.walked, 0
+		return
+	}
+	s.cursor = tenants[len(tenants)-1]
 }
 
 // walkPage is how many tenants one second of the walk looks at, so that a walk
