@@ -207,6 +207,15 @@ var cases = []struct {
 		require.Equal(c.t, Voided, c.reserve("1", 60, attempt("t10")).Outcome)
 		require.Equal(c.t, [3]int64{100, 0, 60}, c.org())
 	}},
+	{"eight voids of one id are remembered", func(c *scene) {
+		c.load(100)
+		for i := range 9 {
+			c.release("1", StateVoid, voiding(fmt.Sprint("t", i)))
+		}
+		require.Equal(c.t, Voided, c.reserve("1", 1, attempt("t1")).Outcome)
+		require.Equal(c.t, Voided, c.reserve("1", 1, attempt("t8")).Outcome)
+		require.Equal(c.t, Done, c.reserve("1", 1, attempt("t0")).Outcome, "not_after stops a ninth")
+	}},
 	{"a void of a consume: the charge stands, or is taken back by undo", func(c *scene) {
 		c.load(100)
 		c.reserve("1", 60, consume)
@@ -238,6 +247,16 @@ var cases = []struct {
 		require.Equal(c.t, WrongTime, c.reserve("1", 5, tomorrow).Outcome)
 		require.Equal(c.t, [3]int64{100, 0, 0}, c.org())
 		require.Equal(c.t, Done, c.reserve("1", 5).Outcome)
+		today := c.chain()
+		until := func(a *ReserveArgs) { a.Chain, a.NotAfter = today, c.millis() }
+		c.setClock(c.t, today[4].Window.End*1000-1)
+		require.Equal(c.t, Done, c.reserve("2", 5, until).Outcome, "a day has its last microsecond")
+		c.setClock(c.t, today[4].Window.End*1000)
+		require.Equal(c.t, WrongTime, c.reserve("3", 5, until).Outcome, "and no more")
+		c.setClock(c.t, today[4].Window.Start*1000)
+		require.Equal(c.t, Done, c.reserve("4", 5, until).Outcome)
+		c.setClock(c.t, today[4].Window.Start*1000-1)
+		require.Equal(c.t, WrongTime, c.reserve("5", 5, until).Outcome)
 	}},
 	{"a settle after midnight counts for the day of the reserve; a day that Redis forgot is skipped", func(c *scene) {
 		c.periods = []quota.Period{quota.Day}

@@ -31,6 +31,7 @@ type history struct {
 	rates   [4]BucketArg
 	chains  map[string]quota.Chain // the chain that a hold was last asked with
 	again   func(t *rapid.T)       // the last call, to be repeated
+	wild    bool                   // extreme numbers too
 	// What records that Redis lost leave frozen, by account and gen.
 	stranded map[string]struct{ prepaid, inflight int64 }
 }
@@ -64,17 +65,34 @@ func newHistory(t *rapid.T, b *bench) *history {
 			}
 		}
 	}
+	h.wild = seldom.Draw(t, "wild") || seldom.Draw(t, "wild too")
 	units := []quota.Unit{quota.UnitRPM, quota.UnitTPM, quota.UnitRPS, quota.UnitTPM}
 	scopes := []quota.Scope{quota.Org, quota.App, quota.Key, quota.Org}
 	for i := range h.rates {
-		h.rates[i] = BucketArg{Scope: scopes[i], ID: "b", Unit: units[i], Limit: drawLimit(t)}
+		h.rates[i] = BucketArg{Scope: scopes[i], ID: "b", Unit: units[i], Limit: h.drawLimit(t)}
 	}
 	return h
 }
 
-func drawLimit(t *rapid.T) quota.Bucket {
-	rate := rapid.SampledFrom([]int64{0, 1, 7, 59, 1000, quota.RateMax})
+func (h *history) drawLimit(t *rapid.T) quota.Bucket {
+	rate := h.numbers([]int64{7, 59, 1000}, 0, 1, quota.RateMax)
 	return quota.Bucket{Rate: rate.Draw(t, "rate"), Burst: rate.Draw(t, "burst")}
+}
+
+// numbers are the tame ones, and in a wild history the extreme ones too.
+func (h *history) numbers(tame []int64, extreme ...int64) *rapid.Generator[int64] {
+	if h.wild {
+		tame = append(slices.Clone(tame), extreme...)
+	}
+	return fairly(tame)
+}
+
+func (h *history) amounts() *rapid.Generator[int64] {
+	return h.numbers([]int64{1, 2, 3, 5, 7, 8, 10, 12, 30, 60, 0}, 1000, quota.CreditsMax/2, quota.CreditsMax, quota.CreditsMax+1, -1)
+}
+
+func (h *history) totals() *rapid.Generator[int64] {
+	return h.numbers([]int64{quota.Unlimited, quota.Unlimited, quota.Unlimited, quota.Unlimited, 60, 100, 100, 5000}, 0, 10, quota.CreditsMax)
 }
 
 // chain is the chain of one of three keys as of now.
@@ -91,20 +109,31 @@ func (h *history) chain(key int) quota.Chain {
 	return c
 }
 
+// fairly picks each item equally often; rapid's own choices favour the first ones.
+func fairly[T any](items []T) *rapid.Generator[T] {
+	return rapid.Custom(func(t *rapid.T) T {
+		n := 0
+		for range 9 {
+			n *= 2
+			if rapid.Bool().Draw(t, "bit") {
+				n++
+			}
+		}
+		return items[n%len(items)]
+	})
+}
+
 var (
-	drawID     = rapid.SampledFrom([]string{"1", "2", "3", "k_1:9", "5"})
-	drawAmount = rapid.OneOf(rapid.Int64Range(0, 12), rapid.Int64Range(0, 12), rapid.Int64Range(0, 60),
-		rapid.SampledFrom([]int64{1, 5, 60, 1000, quota.CreditsMax / 2, quota.CreditsMax, quota.CreditsMax + 1, -1}))
-	drawTotal = rapid.SampledFrom([]int64{quota.Unlimited, quota.Unlimited, quota.Unlimited, 100, 100, 5000, 5000, 10, 0, quota.CreditsMax})
-	drawTry   = rapid.SampledFrom([]string{"a", "a1", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
-	drawKey   = rapid.IntRange(0, 2)
-	drawMark  = rapid.SampledFrom([]Mark{{}, {}, {}, {}, {Name: MarkName("k_1", "h1"), TTL: time.Hour}, {Name: MarkName("k_1", "h2"), TTL: 24 * time.Hour}})
-	seldom    = rapid.SampledFrom([]bool{false, false, false, false, false, false, false, true})
+	drawID   = fairly([]string{"1", "2", "3", "k_1:9", "5"})
+	drawTry  = fairly([]string{"a", "a1", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
+	drawKey  = fairly([]int{0, 1, 2})
+	drawMark = fairly([]Mark{{}, {}, {}, {}, {Name: MarkName("k_1", "h1"), TTL: time.Hour}, {Name: MarkName("k_1", "h2"), TTL: 24 * time.Hour}})
+	seldom   = fairly([]bool{false, false, false, false, false, false, false, true})
 )
 
 // loads are what SQL would say of a chain: none, as of now, or as of another version.
 func (h *history) loads(t *rapid.T, chain quota.Chain) *Loads {
-	how := rapid.SampledFrom([]string{"now", "now", "now", "now", "now", "now", "none", "old", "ahead"}).Draw(t, "loads")
+	how := fairly([]string{"now", "now", "now", "now", "now", "now", "none", "old", "ahead"}).Draw(t, "loads")
 	if how == "none" {
 		return nil
 	}
@@ -116,16 +145,16 @@ func (h *history) loads(t *rapid.T, chain quota.Chain) *Loads {
 		name := accountSuffix(a)
 		v, ok := h.truth[name]
 		if !ok {
-			v = AccountLoad{Total: drawTotal.Draw(t, name), MaxInflight: -1}
+			v = AccountLoad{Total: h.totals().Draw(t, name), MaxInflight: -1}
 			if a.Period == quota.Ever {
-				v.MaxInflight = rapid.SampledFrom([]int64{-1, -1, -1, -1, 5, 3, 1, 0}).Draw(t, "slots of "+name)
+				v.MaxInflight = h.numbers([]int64{-1, -1, -1, -1, 5, 3, 2}, 1, 0).Draw(t, "slots of "+name)
 				if a.Scope == quota.Org {
-					v.OverageLimit = rapid.SampledFrom([]int64{0, 0, 5, quota.CreditsMax}).Draw(t, "overage")
+					v.OverageLimit = h.numbers([]int64{0, 0, 5}, quota.CreditsMax).Draw(t, "overage")
 				}
 			}
 		}
 		v.Fold = rapid.Int64Range(0, 3).Draw(t, "fold")
-		v.Spent = rapid.SampledFrom([]int64{0, 0, 0, 0, 0, 0, 0, 3, 3, 40, quota.CreditsMax}).Draw(t, "folded")
+		v.Spent = h.numbers([]int64{0, 0, 0, 3}, 40, quota.CreditsMax).Draw(t, "folded")
 		h.truth[name] = v
 		l.Accounts = append(l.Accounts, v)
 	}
@@ -134,11 +163,11 @@ func (h *history) loads(t *rapid.T, chain quota.Chain) *Loads {
 
 func (h *history) drawBuckets(t *rapid.T, tpmOnly bool) (list []BucketArg) {
 	for _, b := range h.rates {
-		if (tpmOnly && b.Unit != quota.UnitTPM) || rapid.IntRange(0, 3).Draw(t, "bucket") > 0 {
+		if (tpmOnly && b.Unit != quota.UnitTPM) || fairly([]int{0, 1, 2, 3}).Draw(t, "bucket") > 0 {
 			continue
 		}
 		if !tpmOnly {
-			b.Need = rapid.SampledFrom([]int64{0, 1, 1, 1, 1, 1, 1, 1, 7, 7, 7, 100, 100, -1, quota.RateMax}).Draw(t, "need")
+			b.Need = h.numbers([]int64{0, 1, 1, 1, 7}, 100, -1, quota.RateMax).Draw(t, "need")
 		}
 		list = append(list, b)
 	}
@@ -148,6 +177,15 @@ func (h *history) drawBuckets(t *rapid.T, tpmOnly bool) (list []BucketArg) {
 // target names a hold by the chain it was made with, or seldom by another one.
 func (h *history) target(t *rapid.T) Target {
 	id := drawID.Draw(t, "id")
+	var live []string
+	for _, i := range slices.Sorted(maps.Keys(h.m.holds)) {
+		if h.m.holds[i]["state"] == "held" {
+			live = append(live, i)
+		}
+	}
+	if len(live) > 0 && fairly([]bool{true, true, false}).Draw(t, "live") {
+		id = fairly(live).Draw(t, "id")
+	}
 	chain := h.chains[id]
 	if chain == nil || seldom.Draw(t, "other chain") {
 		chain = h.chain(drawKey.Draw(t, "key"))
@@ -162,10 +200,10 @@ func (h *history) target(t *rapid.T) Target {
 func (h *history) reserve(t *rapid.T) {
 	a := &ReserveArgs{
 		Target:  Target{Tenant: h.m.tenant, ID: drawID.Draw(t, "id"), Chain: h.chain(drawKey.Draw(t, "key"))},
-		Amount:  drawAmount.Draw(t, "amount"),
-		TTL:     time.Duration(rapid.SampledFrom([]int64{1, 100, 60_000, 900_000}).Draw(t, "ttl")) * time.Millisecond,
+		Amount:  h.amounts().Draw(t, "amount"),
+		TTL:     time.Duration(fairly([]int64{1, 100, 60_000, 900_000}).Draw(t, "ttl")) * time.Millisecond,
 		Consume: rapid.Bool().Draw(t, "consume"), Fingerprint: "f", Attempt: drawTry.Draw(t, "attempt"), PriceID: "p1", Node: "n1",
-		Tokens: rapid.SampledFrom([]int64{0, 1, 7, 60, 7, 60, 7, 60, 7, 60, -3}).Draw(t, "tokens"), NotAfter: h.millis(),
+		Tokens: h.numbers([]int64{0, 1, 7, 60}, -3).Draw(t, "tokens"), NotAfter: h.millis(),
 	}
 	if seldom.Draw(t, "other content") {
 		a.Fingerprint = "g"
@@ -173,7 +211,7 @@ func (h *history) reserve(t *rapid.T) {
 	if seldom.Draw(t, "too late") {
 		a.NotAfter--
 	}
-	if old := h.chains[a.ID]; old != nil && seldom.Draw(t, "old windows") {
+	if old := h.chains[a.ID]; old != nil && fairly([]bool{false, false, true}).Draw(t, "old windows") {
 		a.Chain = old
 	}
 	a.Mark = drawMark.Draw(t, "mark")
@@ -196,8 +234,8 @@ func (h *history) reserve(t *rapid.T) {
 
 func (h *history) settle(t *rapid.T) {
 	a := &SettleArgs{
-		Target: h.target(t), Actual: drawAmount.Draw(t, "actual"), Lost: seldom.Draw(t, "lost"),
-		Tokens: rapid.SampledFrom([]int64{-1, 0, 1, 30, quota.TokensMax}).Draw(t, "tokens"),
+		Target: h.target(t), Actual: h.amounts().Draw(t, "actual"), Lost: seldom.Draw(t, "lost"),
+		Tokens: h.numbers([]int64{-1, 0, 1, 30}, quota.TokensMax).Draw(t, "tokens"),
 	}
 	a.Loads = h.loads(t, a.Chain)
 	h.do(t, func(t *rapid.T) {
@@ -209,11 +247,11 @@ func (h *history) settle(t *rapid.T) {
 
 func (h *history) release(t *rapid.T) {
 	a := &ReleaseArgs{
-		Target: h.target(t), As: rapid.SampledFrom([]State{StateReleased, StateExpired, StateVoid, StateVoid}).Draw(t, "as"),
+		Target: h.target(t), As: fairly([]State{StateReleased, StateExpired, StateVoid, StateVoid}).Draw(t, "as"),
 		Attempt: drawTry.Draw(t, "attempt"), Undo: rapid.Bool().Draw(t, "undo"), Fingerprint: "f",
 	}
 	if made := h.m.holds[a.ID]["attempts"]; made != "" && !seldom.Draw(t, "other attempt") {
-		a.Attempt = strings.Fields(made)[0]
+		a.Attempt = fairly(strings.Fields(made)).Draw(t, "own attempt")
 	}
 	if a.Attempt == "*" {
 		a.Attempt = "a"
@@ -227,7 +265,7 @@ func (h *history) release(t *rapid.T) {
 
 func (h *history) take(t *rapid.T) {
 	buckets := h.drawBuckets(t, false)
-	least, most := rapid.Int64Range(-1, 9).Draw(t, "least"), rapid.SampledFrom([]int64{0, 1, 7, 60, 7, 60, quota.RateMax, -1}).Draw(t, "most")
+	least, most := rapid.Int64Range(-1, 9).Draw(t, "least"), h.numbers([]int64{0, 1, 7, 60}, quota.RateMax, -1).Draw(t, "most")
 	notAfter := h.millis()
 	if seldom.Draw(t, "too late") {
 		notAfter--
@@ -283,8 +321,8 @@ func (h *history) load(t *rapid.T) {
 func (h *history) adjust(t *rapid.T) {
 	account := h.chain(drawKey.Draw(t, "key"))[rapid.IntRange(0, 2).Draw(t, "scope")]
 	loads := h.loads(t, quota.Chain{account})
-	number := h.adj + rapid.SampledFrom([]int64{1, 1, 1, 0, -1, 3}).Draw(t, "number")
-	delta := rapid.OneOf(rapid.Int64Range(-30, 30), rapid.SampledFrom([]int64{1000, -1000, quota.CreditsMax, -quota.CreditsMax})).Draw(t, "delta")
+	number := h.adj + fairly([]int64{1, 1, 1, 0, -1, 3}).Draw(t, "number")
+	delta := h.numbers([]int64{1, 5, 9, 30, -1, -4, -9, -30, 0, 60, -60}, 1000, -1000, quota.CreditsMax, -quota.CreditsMax).Draw(t, "delta")
 	force := rapid.Bool().Draw(t, "force")
 	inBooks := rapid.Bool().Draw(t, "applied in SQL")
 	h.do(t, func(t *rapid.T) {
@@ -304,13 +342,13 @@ func (h *history) adjust(t *rapid.T) {
 
 func (h *history) publish(t *rapid.T) {
 	h.version += rapid.Int64Range(0, 2).Draw(t, "newer")
-	version := h.version - rapid.SampledFrom([]int64{0, 0, 0, 1}).Draw(t, "older")
-	field := rapid.SampledFrom([]string{"tenant", "app:a_1", "key:k_1"}).Draw(t, "field")
+	version := h.version - fairly([]int64{0, 0, 0, 1}).Draw(t, "older")
+	field := fairly([]string{"tenant", "app:a_1", "key:k_1"}).Draw(t, "field")
 	var limits []AccountLimit
 	for _, a := range h.chain(drawKey.Draw(t, "key")) {
 		l := AccountLimit{Account: a}
 		if a.Period != quota.Ever && rapid.Bool().Draw(t, "total") {
-			total := drawTotal.Draw(t, "new total")
+			total := h.totals().Draw(t, "new total")
 			l.Total = &total
 		}
 		if a.Period == quota.Ever && rapid.Bool().Draw(t, "slots") {
@@ -347,7 +385,7 @@ func (h *history) confirm(t *rapid.T) {
 
 // lose is Redis forgetting: one account, one record, the documents, or all.
 func (h *history) lose(t *rapid.T) {
-	what := rapid.SampledFrom([]string{"account", "account", "account", "account", "account", "account", "hold", "mark", "conf", "bucket", "all"}).Draw(t, "what")
+	what := fairly([]string{"account", "account", "account", "account", "account", "account", "hold", "mark", "conf", "bucket", "all"}).Draw(t, "what")
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(h.want())) {
 		kind := "account"
@@ -368,7 +406,7 @@ func (h *history) lose(t *rapid.T) {
 		}
 	}
 	if len(keys) > 0 && what != "all" {
-		keys = []string{rapid.SampledFrom(keys).Draw(t, "lost")}
+		keys = []string{fairly(keys).Draw(t, "lost")}
 	}
 	for _, key := range keys {
 		_, err := h.redis.Do("DEL", key)
@@ -400,12 +438,12 @@ func (h *history) lose(t *rapid.T) {
 }
 
 func (h *history) wait(t *rapid.T) {
-	us := rapid.SampledFrom([]int64{1, 999, 1000, 100_000, 1_000_001, 1_000_001, 1_000_001, 61_000_000, 900_000_000, 86_400_000_000, 31 * 86_400_000_000, -1, -5_000_000}).Draw(t, "wait, µs")
+	us := fairly([]int64{1, 999, 1000, 100_000, 1_000_001, 1_000_001, 1_000_001, 61_000_000, 900_000_000, 86_400_000_000, 31 * 86_400_000_000, -1, -5_000_000}).Draw(t, "wait, µs")
 	h.setClock(t, h.now+us)
 }
 
 func (h *history) changeRate(t *rapid.T) {
-	h.rates[rapid.IntRange(0, len(h.rates)-1).Draw(t, "bucket")].Limit = drawLimit(t)
+	h.rates[rapid.IntRange(0, len(h.rates)-1).Draw(t, "bucket")].Limit = h.drawLimit(t)
 }
 
 // do makes a call, checks everything after it, and keeps it for a repeat.
@@ -568,9 +606,9 @@ func TestHistories(t *testing.T) {
 		}
 		names := slices.Sorted(maps.Keys(ops))
 		weighted := append([]string{"nothing"}, names...) // first, so that a failing history shrinks to what matters
-		weighted = append(weighted, "reserve", "reserve", "reserve", "reserve", "settle", "settle", "release", "release", "lose", "wait")
+		weighted = append(weighted, "reserve", "reserve", "reserve", "reserve", "reserve", "reserve", "reserve", "reserve", "settle", "settle", "release", "release", "lose", "wait")
 		for range steps {
-			if op := ops[rapid.SampledFrom(weighted).Draw(t, "op")]; op != nil {
+			if op := ops[fairly(weighted).Draw(t, "op")]; op != nil {
 				op(t)
 			}
 		}
