@@ -65,7 +65,7 @@ func explain(err error, what string) *Error {
 	case errors.Is(err, ledger.ErrNotFound):
 		return notFound("There is no %s.", what)
 	case errors.Is(err, ledger.ErrExists):
-		return &Error{Status: http.StatusConflict, Code: codeExists, Param: "id", Message: "This id is taken. Nothing was changed; choose another id, or change what is there with PATCH."}
+		return &Error{Status: http.StatusConflict, Code: codeExists, Param: "id", Message: "This id is taken. Nothing was changed; choose another id, or change what is there."}
 	case errors.Is(err, ledger.ErrOpConflict):
 		return &Error{Status: http.StatusConflict, Code: codeOpConflict, Param: "op_id", Message: "This op_id was used for another request. Nothing was changed; use a new op_id for each request, and the same one only to repeat it."}
 	case errors.Is(err, ledger.ErrRevoked):
