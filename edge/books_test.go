@@ -181,3 +181,5 @@ var fakeHang = fake.Rule{Set: fake.Settings{"hang": "before"}}
 func silent(n int64) func(fake.Totals) bool {
 	return func(s fake.Totals) bool { return s.Silent == n }
 }
+
+func nothingRuns(s fake.Totals) bool { return s.InFlight == 0 }
