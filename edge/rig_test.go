@@ -49,6 +49,8 @@ type rig struct {
 	nodes  atomic.Int64
 	// decision is the budget of one decision. Generous, for a busy machine; 0 is what the store's round trips say.
 	decision time.Duration
+	// publishTo are the stores that changes of SQL are brought to, by a test that makes some.
+	publishTo map[string]*lua.Store
 }
 
 // node is one edge on a loopback listener.
