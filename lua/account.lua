@@ -6,7 +6,7 @@
 --        5 number of the adjustment   6 delta, credits   7 "force" or "": a cut below prepaid + spent is refused
 --        then per account: load values
 -- Reply  status, now ms, n, n × (total, overage_limit, spent, prepaid, leased, max_inflight, inflight, slots_leased)
---        status: ok | duplicate (this number or a later one is already in the total) | load (values are stale: read again)
+--        status: ok | duplicate (this number or a later one was decided before) | load (values are stale: read again)
 --        | below (total would fall below prepaid + spent) | unlimited (there is no total to adjust) | amount (beyond 0 … 2^53-1)
 --        adjust takes exactly one account.
 -- Keeps  an adjustment counts once: its number is compared with the account's `adj`, which the load carries too.
@@ -41,15 +41,19 @@ if ARGV[4] == 'adjust' then
   local number, total = tonumber(ARGV[5]), a.total + tonumber(ARGV[6])
   if number <= a.adj then
     status = 'duplicate'
-  elseif a.total < 0 then
-    status = 'unlimited'
-  elseif total < 0 or total + a.overage > MAX then
-    status = 'amount'
-  elseif tonumber(ARGV[6]) < 0 and total < a.prepaid + a.spent and ARGV[7] ~= 'force' then
-    status = 'below'
   else
-    a.total, a.adj = total, number
-    redis.call('HSET', a.key, 'total', int(total), 'adj', int(number))
+    if a.total < 0 then
+      status = 'unlimited'
+    elseif total < 0 or total + a.overage > MAX then
+      status = 'amount'
+    elseif tonumber(ARGV[6]) < 0 and total < a.prepaid + a.spent and ARGV[7] ~= 'force' then
+      status = 'below'
+    else
+      a.total = total
+    end
+    -- A refused number is used up too: a late copy of it must not apply after all.
+    a.adj = number
+    redis.call('HSET', a.key, 'total', int(a.total), 'adj', int(number))
     account_save(a, now)
     redis.call('HSET', conf, 'adjusted_at', int(now)) -- tells every node that what was short may not be any more
     written = true

@@ -26,7 +26,7 @@ func nextP99(old, sample int64) int64 {
 	if old == 0 {
 		return sample
 	}
-	step := max(old/16, 1000)
+	step := max(old/4, 1000) // a slow first call is forgotten within some hundred others
 	if sample > old {
 		return min(old+step, sample)
 	}

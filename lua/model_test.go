@@ -498,7 +498,10 @@ func (m *model) account(chain quota.Chain, loads *Loads, adjust bool, number, de
 		case delta < 0 && total < a.prepaid+a.spent && !force:
 			out.Outcome = Below
 		default:
-			a.total, a.adj, m.adjusted, written = total, number, now, true
+			a.total = total
+		}
+		if out.Outcome != Repeat { // a refused number is used up too
+			a.adj, m.adjusted, written = number, now, true
 			m.touch(key, now)
 		}
 	}
