@@ -82,7 +82,10 @@ func FromDecision(d *quota.Decision, showNumbers bool) *Refusal {
 	case q.Never:
 		r.RetryAfter, r.Retry = 0, RetryNo
 		r.Message = fmt.Sprintf("This request needs %d credits, more than the %s can ever carry.", q.Need, what)
-		if showNumbers {
+		switch {
+		case showNumbers && q.Limit == 0:
+			r.Message = fmt.Sprintf("The %s is 0: nothing can be spent, and this request needs %d credits. Ask its owner to raise it.", what, q.Need)
+		case showNumbers:
 			r.Message = fmt.Sprintf("This request needs %d credits, more than the whole %s, %d. Ask for less (a smaller max_tokens or a shorter prompt).", q.Need, what, q.Limit)
 		}
 	case q.Pending:
@@ -95,7 +98,7 @@ func FromDecision(d *quota.Decision, showNumbers bool) *Refusal {
 		r.Retry = RetryNo
 		r.Message = fmt.Sprintf("The %s %s%s. It does not refill by itself; ask its owner to top it up.", what, state, numbers)
 	default:
-		r.Message = fmt.Sprintf("The %s %s%s. It resets in %d seconds.", what, state, numbers, seconds(q.RetryAfter))
+		r.Message = fmt.Sprintf("The %s %s%s. It resets in %s.", what, state, numbers, waitWord(q.RetryAfter))
 	}
 	return r
 }
@@ -106,17 +109,23 @@ func (r *Refusal) fromRate(q *quota.Refusal, who string, showNumbers bool) *Refu
 		r.Type = "tokens"
 	}
 	r.Limits = &Limits{Scope: q.Scope.String(), Reset: seconds(q.RetryAfter)}
-	limit := ""
+	limit := "limit on " + unit
 	if showNumbers {
 		r.Limits.Shown, r.Limits.Limit, r.Limits.Remaining = true, q.Limit, q.Remaining
-		limit = fmt.Sprintf(" of %d", q.Limit)
+		limit = fmt.Sprintf("limit on %s (%d at once)", unit, q.Limit)
+	}
+	if q.Unit == quota.UnitConcurrency {
+		limit = "limit on requests at the same time"
+		if showNumbers {
+			limit = fmt.Sprintf("limit of %d requests at the same time", q.Limit)
+		}
 	}
 	if q.Never {
 		r.Code, r.Type, r.RetryAfter, r.Retry = InsufficientQuota, "", 0, RetryNo
-		r.Message = fmt.Sprintf("This request needs %d, more than this %s's limit%s %s can ever carry at once.", q.Need, who, limit, unit)
+		r.Message = fmt.Sprintf("This request counts as %d, more than this %s's %s can ever carry.", q.Need, who, limit)
 		return r
 	}
-	r.Message = fmt.Sprintf("This %s's limit%s %s is reached. Try again in %d seconds.", who, limit, unit, seconds(q.RetryAfter))
+	r.Message = fmt.Sprintf("This %s's %s is reached. Try again in %s.", who, limit, waitWord(q.RetryAfter))
 	return r
 }
 
@@ -202,6 +211,18 @@ func mustJSON(v any) []byte {
 // seconds rounds up to whole seconds.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
+// waitWord says how long, in whole seconds.
+func waitWord(d time.Duration) string {
+	switch n := seconds(d); {
+	case n == 1:
+		return "1 second"
+	case n < 120:
+		return strconv.FormatInt(n, 10) + " seconds"
+	default:
+		return (time.Duration(n) * time.Second).String()
+	}
+}
+
 func scopeWord(s quota.Scope) string {
 	switch s {
 	case quota.Org:
@@ -232,8 +253,6 @@ func unitWord(u quota.Unit) string {
 		return "requests per minute"
 	case quota.UnitTPM:
 		return "tokens per minute"
-	case quota.UnitConcurrency:
-		return "requests at the same time"
 	default:
 		return "credits"
 	}
