@@ -40,11 +40,14 @@ func TestMain(m *testing.M) {
 
 // rig is a ledger, its stores and one fake upstream, in front of which nodes stand.
 type rig struct {
-	t      testing.TB
-	db     *ledger.DB
-	fake   *fake.Server
-	redis  map[string]*redistest.Server
-	yaml   string
+	t     testing.TB
+	db    *ledger.DB
+	fake  *fake.Server
+	redis map[string]*redistest.Server
+	yaml  string
+	// ledgerURL is where db lies, for nodes that are processes of their own.
+	ledgerURL string
+
 	client *http.Client
 	nodes  atomic.Int64
 	// decision is the budget of one decision. Generous, for a busy machine; 0 is what the store's round trips say.
@@ -86,7 +89,8 @@ func newRig(t testing.TB, stores ...string) *rig {
 	for _, name := range append([]string{"default"}, stores...) {
 		r.redis[name] = redistest.Start(t)
 	}
-	db, err := ledger.Open(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "ledger.db"), ledger.Options{Stores: append(stores, "default")})
+	r.ledgerURL = "sqlite://" + filepath.Join(t.TempDir(), "ledger.db")
+	db, err := ledger.Open(t.Context(), r.ledgerURL, ledger.Options{Stores: append(stores, "default")})
 	require.NoError(t, err)
 	t.Cleanup(func() { db.Close() })
 	r.db = db
