@@ -88,9 +88,9 @@ func TestChangesAreFeltEverywhere(t *testing.T) {
 		want  int
 		code  string
 	}{
-		{ledger.BudgetPatch{Day: ledger.Set(ptr(int64(1)))}, 429, "insufficient_quota"},
-		{ledger.BudgetPatch{Day: ledger.Set(ptr(int64(100_000)))}, 200, ""},
-		{ledger.BudgetPatch{Month: ledger.Set(ptr(int64(0)))}, 429, "insufficient_quota"},
+		{ledger.BudgetPatch{Day: ledger.Set(new(int64(1)))}, 429, "insufficient_quota"},
+		{ledger.BudgetPatch{Day: ledger.Set(new(int64(100_000)))}, 200, ""},
+		{ledger.BudgetPatch{Month: ledger.Set(new(int64(0)))}, 429, "insufficient_quota"},
 		{ledger.BudgetPatch{Month: ledger.Set((*int64)(nil)), Day: ledger.Set((*int64)(nil))}, 200, ""},
 	} {
 		now = r.changed(t, func(ctx context.Context) error {
@@ -156,5 +156,3 @@ func TestTopUpIsFeltEverywhere(t *testing.T) {
 		}
 	}
 }
-
-func ptr[T any](v T) *T { return &v }

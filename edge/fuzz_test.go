@@ -107,21 +107,25 @@ func FuzzDecisionFields(f *testing.F) {
 		}
 	}
 	base := []struct{ path, rest string }{
-		{reserve, `"request_id":"r","cost":5`}, {reserve, `"model":"dear","prompt_tokens":10,"max_tokens":5`},
-		{settle, `"request_id":"r","actual":3`}, {release, `"request_id":"r"`}, {consume, `"cost":5`},
+		{reserve, `"request_id":"r","cost":5`},
+		{reserve, `"model":"dear","prompt_tokens":10,"max_tokens":5`},
+		{settle, `"request_id":"r","actual":3`},
+		{release, `"request_id":"r"`},
+		{consume, `"cost":5`},
 	}
 	z := newFuzzed(f)
 	f.Fuzz(func(t *testing.T, field, which uint8, value string) {
 		name := fields[int(field)%len(fields)]
 		b := base[int(which)%len(base)]
-		body := "{"
+		var body strings.Builder
+		body.WriteString("{")
 		for member := range strings.SplitSeq(b.rest, ",") {
 			if !strings.HasPrefix(member, strconv.Quote(name)) {
-				body += member + ","
+				body.WriteString(member + ",")
 			}
 		}
-		body += strconv.Quote(name) + ":" + value + "}"
-		answer, ok := z.post(t, b.path, body)
+		body.WriteString(strconv.Quote(name) + ":" + value + "}")
+		answer, ok := z.post(t, b.path, body.String())
 		if ok && answer["duplicate"] == false && (b.path == settle || b.path == consume) {
 			z.charged += number(t, answer, "charged")
 		}
@@ -146,23 +150,24 @@ func FuzzChatFields(f *testing.F) {
 	secret := r.tenant("t_1", 1_000_000_000)
 	f.Fuzz(func(t *testing.T, field uint8, value string) {
 		name := fields[int(field)%len(fields)]
-		body := "{"
+		var body strings.Builder
+		body.WriteString("{")
 		for _, member := range []string{`"model":"fake-p2-c3"`, `"messages":[{"role":"user","content":"x"}]`, `"max_tokens":9`} {
 			if !strings.HasPrefix(member, strconv.Quote(name)) {
-				body += member + ","
+				body.WriteString(member + ",")
 			}
 		}
-		body += strconv.Quote(name) + ":" + value + "}"
+		body.WriteString(strconv.Quote(name) + ":" + value + "}")
 		defer n.under(t)()
 		before := metric("tollgate_panics_total")
-		a := n.do(http.MethodPost, "/v1/chat/completions", secret, body)
-		require.Equal(t, before, metric("tollgate_panics_total"), "%q", body)
-		require.True(t, a.status < 500 || a.status == 503, "%q → %d %s", body, a.status, a.body)
+		a := n.do(http.MethodPost, "/v1/chat/completions", secret, body.String())
+		require.Equal(t, before, metric("tollgate_panics_total"), "%q", body.String())
+		require.True(t, a.status < 500 || a.status == 503, "%q → %d %s", body.String(), a.status, a.body)
 		if len(n.hash("default", "quota:{t_1}:org:t_1")) == 0 {
 			return
 		}
 		_, err := r.fake.Wait(within(t, waitLong), nothingRuns)
 		require.NoError(t, err)
-		require.Equal(t, r.fake.Totals().Total, n.books(t, "t_1"), "%q", body)
+		require.Equal(t, r.fake.Totals().Total, n.books(t, "t_1"), "%q", body.String())
 	})
 }

@@ -306,16 +306,19 @@ func TestPipelined(t *testing.T) {
 	require.EqualValues(t, 4, r.fake.Totals().Begun, "a client that left is not served its next request")
 }
 
-// An upstream that closes idle connections costs no call and repeats none.
+// An upstream that closes idle connections costs no call and repeats none. Only a call that is sent
+// in the very instant of the close fails: whether it was read then nobody can know, so it is not repeated.
 func TestUpstreamClosesIdleConnections(t *testing.T) {
 	r := newRig(t)
 	n := r.node()
 	secret := r.tenant("t_1", 100_000)
-	require.NoError(t, r.fake.Behave(fake.Rule{Set: fake.Settings{"idle-close": "5ms"}}))
+	require.NoError(t, r.fake.Behave(fake.Rule{Set: fake.Settings{"idle-close": "100ms"}}))
 	for i := range 40 {
+		if i%5 == 4 {
+			<-time.After(200 * time.Millisecond) // until the upstream has closed
+		}
 		a := n.post("/v1/chat/completions", secret, chat("fake-p12-c34", false))
 		require.Equal(t, 200, a.status, "call %d: %s", i, a.body)
-		<-time.After(time.Duration(i%10) * time.Millisecond) // about when the upstream closes
 	}
 	require.EqualValues(t, 40, r.fake.Totals().Begun)
 	require.EqualValues(t, 40*wholeTokens, n.books(t, "t_1"))
@@ -366,14 +369,15 @@ func (n *node) dial(t *testing.T) net.Conn {
 }
 
 func rawRequest(method, path, secret, body string, more ...string) string {
-	head := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\n", method, path, secret)
+	var head strings.Builder
+	head.WriteString(fmt.Sprintf("%s %s HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer %s\r\n", method, path, secret))
 	for _, line := range more {
-		head += line + "\r\n"
+		head.WriteString(line + "\r\n")
 	}
 	if body != "" {
-		head += fmt.Sprintf("Content-Type: application/json\r\nContent-Length: %d\r\n", len(body))
+		head.WriteString(fmt.Sprintf("Content-Type: application/json\r\nContent-Length: %d\r\n", len(body)))
 	}
-	return head + "\r\n" + body
+	return head.String() + "\r\n" + body
 }
 
 // readAnswer reads one answer of a connection to its end.

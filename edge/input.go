@@ -2,6 +2,7 @@ package edge
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,7 +45,7 @@ func readObject(body []byte, known ...string) (*object, error) {
 		name := string(key)
 		switch {
 		case fault != nil:
-		case !contains(known, name):
+		case !slices.Contains(known, name):
 			fault = &answer.Refusal{Code: answer.InvalidRequest, Message: "The body has an unknown field. Known are: " + strings.Join(known, ", ") + "."}
 		case o.fields[name] != nil:
 			fault = invalid(name, "it stands twice in the body")
@@ -53,15 +54,6 @@ func readObject(body []byte, known ...string) (*object, error) {
 		}
 	})
 	return o, fault
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 // has says whether a field is there; null is absent.

@@ -28,14 +28,15 @@ const (
 
 // chat is the body of a call for a model of one's own; more are further members.
 func chat(model string, stream bool, more ...string) string {
-	s := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}],"max_tokens":100`, model, promptMark)
+	var s strings.Builder
+	s.WriteString(fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}],"max_tokens":100`, model, promptMark))
 	if stream {
-		s += `,"stream":true`
+		s.WriteString(`,"stream":true`)
 	}
 	for _, m := range more {
-		s += "," + m
+		s.WriteString("," + m)
 	}
-	return s + "}"
+	return s.String() + "}"
 }
 
 // try is do for calls whose answer may break off: err says how reading ended.

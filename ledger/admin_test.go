@@ -45,7 +45,7 @@ func TestCreateTenantBounds(t *testing.T) {
 		"name not UTF-8":         {Tenant{Name: "a\xff"}, "name"},
 		"id of another kind":     {Tenant{ID: "a_x"}, "id"},
 		"id too long":            {Tenant{ID: "t_" + strings.Repeat("x", 63)}, "id"},
-		"day negative":           {Tenant{Budget: quota.Budget{Day: ptr(int64(-1))}}, "day"},
+		"day negative":           {Tenant{Budget: quota.Budget{Day: new(int64(-1))}}, "day"},
 		"month too large":        {Tenant{Budget: quota.Budget{Month: ptr(quota.CreditsMax + 1)}}, "month"},
 		"bucket too large":       {Tenant{Budget: quota.Budget{Limits: quota.Limits{TPM: &quota.Bucket{Rate: quota.RateMax + 1}}}}, "limits.tpm"},
 		"concurrency too large":  {Tenant{Budget: quota.Budget{Limits: quota.Limits{Concurrency: ptr(quota.ConcurrencyMax + 1)}}}, "limits.concurrency"},
@@ -122,7 +122,7 @@ func TestPatch(t *testing.T) {
 	_, _, err = db.PatchTenant(t.Context(), op("tenant.patch"), "t_none", TenantPatch{})
 	assert.ErrorIs(t, err, ErrNotFound)
 
-	app, _, err := db.PatchApp(t.Context(), op("app.patch"), "t_x", "a_y", AppPatch{Name: Set("Y"), BudgetPatch: BudgetPatch{Day: Set(ptr(int64(3)))}})
+	app, _, err := db.PatchApp(t.Context(), op("app.patch"), "t_x", "a_y", AppPatch{Name: Set("Y"), BudgetPatch: BudgetPatch{Day: Set(new(int64(3)))}})
 	require.NoError(t, err)
 	key, _, err := db.PatchKey(t.Context(), op("key.patch"), "t_x", "k_z", KeyPatch{Models: Set([]string{"m"})})
 	require.NoError(t, err)

@@ -168,7 +168,7 @@ func TestLoadAccounts(t *testing.T) {
 	db := openNew(t)
 	ctx := t.Context()
 	_, _, err := db.CreateTenant(ctx, op("tenant.create"), Tenant{
-		ID: "t_x", Total: 1000, OverageLimit: 50, Budget: quota.Budget{Month: ptr(int64(300)), Limits: quota.Limits{Concurrency: ptr(int64(9))}},
+		ID: "t_x", Total: 1000, OverageLimit: 50, Budget: quota.Budget{Month: new(int64(300)), Limits: quota.Limits{Concurrency: new(int64(9))}},
 	})
 	require.NoError(t, err)
 	_, _, err = db.CreateApp(ctx, op("app.create"), App{ID: "a_y", Tenant: "t_x", Total: 0})
@@ -176,12 +176,14 @@ func TestLoadAccounts(t *testing.T) {
 	_, _, err = db.CreateApp(ctx, op("app.create"), App{ID: "a_other", Tenant: "t_x", Total: 0})
 	require.NoError(t, err)
 	_, _, err = db.CreateKey(ctx, op("key.create"), Key{
-		ID: "k_z", Tenant: "t_x", App: "a_y", Total: quota.Unlimited, Budget: quota.Budget{Day: ptr(int64(0))},
+		ID: "k_z", Tenant: "t_x", App: "a_y", Total: quota.Unlimited, Budget: quota.Budget{Day: new(int64(0))},
 	}, hashOf("s"))
 	require.NoError(t, err)
 	month, day := quota.Window{Name: "m202611"}, quota.Window{Name: "d20261130"}
 	chain := quota.Chain{
-		{Scope: quota.Org, ID: "t_x"}, {Scope: quota.App, ID: "a_y"}, {Scope: quota.Key, ID: "k_z"},
+		{Scope: quota.Org, ID: "t_x"},
+		{Scope: quota.App, ID: "a_y"},
+		{Scope: quota.Key, ID: "k_z"},
 		{Scope: quota.Org, ID: "t_x", Period: quota.Month, Window: month},
 		{Scope: quota.Key, ID: "k_z", Period: quota.Day, Window: day},
 		{Scope: quota.App, ID: "a_y", Period: quota.Day, Window: day},

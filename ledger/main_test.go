@@ -51,7 +51,8 @@ func hashOf(secret string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 // seed makes t_x with app a_y and key k_z, all totals unlimited except the tenant's.
 func seed(t testing.TB, db *DB, total int64) quota.Principal {

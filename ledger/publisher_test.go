@@ -103,7 +103,7 @@ func TestPublishSetsLimitsOfTheRunningPeriod(t *testing.T) {
 		}, states, scope.String())
 		assert.Equal(t, slots, do(t, s, "HGET", lua.AccountKey(who.Tenant, accounts(scope)[0]), "max_inflight"), scope.String())
 	}
-	change(ptr(int64(5)), ptr(int64(0)), ptr(int64(3)))
+	change(new(int64(5)), new(int64(0)), new(int64(3)))
 	check(quota.Org, 100, 0, 5, 50, "3")
 	check(quota.App, quota.Unlimited, 0, 5, 0, "3")
 	check(quota.Key, quota.Unlimited, 0, 5, 0, "3")

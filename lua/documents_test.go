@@ -95,15 +95,25 @@ func TestKeyNames(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	chain := quota.Chain{
-		{Scope: quota.Org, ID: "t_x"}, {Scope: quota.App, ID: "a_y"}, {Scope: quota.Key, ID: "k_z"},
-		{Scope: quota.Org, ID: "t_x", Period: quota.Month, Window: month}, {Scope: quota.Key, ID: "k_z", Period: quota.Day, Window: day},
+		{Scope: quota.Org, ID: "t_x"},
+		{Scope: quota.App, ID: "a_y"},
+		{Scope: quota.Key, ID: "k_z"},
+		{Scope: quota.Org, ID: "t_x", Period: quota.Month, Window: month},
+		{Scope: quota.Key, ID: "k_z", Period: quota.Day, Window: day},
 	}
 	names, windows := chainText(chain)
 	back, err := parseChain(names, windows)
 	require.NoError(t, err)
 	require.Equal(t, chain, back)
 	for _, bad := range [][2]string{
-		{"", ""}, {"org:t", ""}, {"org:t", "0-0 0-0"}, {"org", "0-0"}, {"org:a:b:c", "0-0"}, {"who:t", "0-0"}, {"org:t:d20260101", "1"}, {"org:t:d20260101", "x-2"},
+		{"", ""},
+		{"org:t", ""},
+		{"org:t", "0-0 0-0"},
+		{"org", "0-0"},
+		{"org:a:b:c", "0-0"},
+		{"who:t", "0-0"},
+		{"org:t:d20260101", "1"},
+		{"org:t:d20260101", "x-2"},
 		{"a:1 a:1 a:1 a:1 a:1 a:1 a:1 a:1 a:1 a:1", "0-0 0-0 0-0 0-0 0-0 0-0 0-0 0-0 0-0 0-0"},
 	} {
 		_, err := parseChain(bad[0], bad[1])

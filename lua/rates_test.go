@@ -153,7 +153,6 @@ func TestBucketUnderConcurrency(t *testing.T) {
 					n++
 				}
 			}
-
 		}()
 	}
 	var admitted int64

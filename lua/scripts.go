@@ -49,7 +49,7 @@ func assemble(name string) string {
 			writeCode(&out, line)
 			continue
 		}
-		for _, lib := range strings.Fields(names) {
+		for lib := range strings.FieldsSeq(names) {
 			for part := range strings.Lines(source("lib/" + lib + ".lua")) {
 				writeCode(&out, part)
 			}

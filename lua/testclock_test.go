@@ -89,7 +89,7 @@ func assembleWith(name string, alter func(file string, number int, line string) 
 			number++
 			if names, ok := strings.CutPrefix(strings.TrimSpace(line), "-- include: "); ok && write {
 				writeCode(&out, coverageOnce(alter))
-				for _, lib := range strings.Fields(names) {
+				for lib := range strings.FieldsSeq(names) {
 					n := 0
 					for part := range strings.Lines(source("lib/" + lib + ".lua")) {
 						n++

@@ -26,13 +26,13 @@ func TestStreamTellsUsageOnlyWhenAsked(t *testing.T) {
 	list := events(a.body)
 	require.Equal(t, "[DONE]", list[len(list)-1])
 	cs := chunks(t, list)
-	text := ""
+	var text strings.Builder
 	for _, c := range cs[:len(cs)-1] {
 		require.Equal(t, "null", string(c.Usage))
 		require.Len(t, c.Choices, 1)
-		text += c.Choices[0].Delta.Content
+		text.WriteString(c.Choices[0].Delta.Content)
 	}
-	require.Len(t, text, 5*bytesPer)
+	require.Len(t, text.String(), 5*bytesPer)
 	require.Equal(t, "assistant", cs[0].Choices[0].Delta.Role)
 	require.Equal(t, "stop", *cs[len(cs)-2].Choices[0].FinishReason)
 	require.Contains(t, list[len(list)-2], `"choices":[]`)

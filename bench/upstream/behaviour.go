@@ -136,7 +136,7 @@ func parseSSE(s string) (sseForm, error) {
 	if s == "" {
 		return f, nil
 	}
-	for _, word := range strings.Split(s, "+") {
+	for word := range strings.SplitSeq(s, "+") {
 		switch word {
 		case "crlf":
 			f.eol = "\r\n"
@@ -166,7 +166,7 @@ func parseHeader(s string) ([][2]string, error) {
 		return nil, nil
 	}
 	var pairs [][2]string
-	for _, line := range strings.Split(s, "|") {
+	for line := range strings.SplitSeq(s, "|") {
 		name, value, ok := strings.Cut(line, ":")
 		name = strings.TrimSpace(name)
 		if !ok || name == "" || strings.ContainsAny(line, "\r\n") {

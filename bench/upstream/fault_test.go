@@ -26,9 +26,19 @@ func TestFormsOfAStreamCarryTheSameEvents(t *testing.T) {
 	want := events(do(t, s, http.MethodPost, chatPath, streamBody, Settings{"text": "utf8"}).body)
 	require.Len(t, want, 1+5+1+1+1)
 	for _, knobs := range []Settings{
-		{"split": "1"}, {"split": "7", "delay-piece": "1us"}, {"join": "3"}, {"join": "100"},
-		{"sse": "crlf"}, {"sse": "crlf", "split": "1"}, {"sse": "cr"}, {"sse": "nospace"}, {"sse": "comments+ids"},
-		{"sse": "multiline+crlf+bom"}, {"framing": "close"}, {"delay-chunk": "1ms"}, {"delay": "1ms"},
+		{"split": "1"},
+		{"split": "7", "delay-piece": "1us"},
+		{"join": "3"},
+		{"join": "100"},
+		{"sse": "crlf"},
+		{"sse": "crlf", "split": "1"},
+		{"sse": "cr"},
+		{"sse": "nospace"},
+		{"sse": "comments+ids"},
+		{"sse": "multiline+crlf+bom"},
+		{"framing": "close"},
+		{"delay-chunk": "1ms"},
+		{"delay": "1ms"},
 	} {
 		knobs["text"] = "utf8"
 		a := do(t, s, http.MethodPost, chatPath, streamBody, knobs)

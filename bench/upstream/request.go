@@ -22,7 +22,6 @@ type request struct {
 	includeUsage bool
 	n, bestOf    int64
 	max          int64 // larger of max_tokens and max_completion_tokens; 0 = none
-	inputs       []string
 	inputTokens  int64 // sum over messages, prompts or inputs
 	inputCount   int   // prompts of a legacy completion, inputs of embeddings
 	dimensions   int64
@@ -46,8 +45,13 @@ func parseRequest(body []byte) (*request, error) {
 		name string
 		to   any
 	}{
-		{"model", &r.model}, {"stream", &r.stream}, {"n", &r.n}, {"best_of", &r.bestOf},
-		{"max_tokens", &maxTokens}, {"max_completion_tokens", &maxCompletion}, {"dimensions", &r.dimensions},
+		{"model", &r.model},
+		{"stream", &r.stream},
+		{"n", &r.n},
+		{"best_of", &r.bestOf},
+		{"max_tokens", &maxTokens},
+		{"max_completion_tokens", &maxCompletion},
+		{"dimensions", &r.dimensions},
 	} {
 		if err := r.read(f.name, f.to); err != nil {
 			return nil, err

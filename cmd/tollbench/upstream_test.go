@@ -80,8 +80,12 @@ func TestUpstreamBreaksOffWhatHangs(t *testing.T) {
 func TestUpstreamRefusesBadFlags(t *testing.T) {
 	const free = "--listen=127.0.0.1:0"
 	for _, args := range [][]string{
-		{"upstream", free, "--usage", "never"}, {"upstream", free, "--cut", "x"}, {"upstream", "--listen", "nowhere:x"},
-		{"upstream", free, "more"}, {"upstream", free, "--log", "/nonexistent/dir/log"}, {"nothing"},
+		{"upstream", free, "--usage", "never"},
+		{"upstream", free, "--cut", "x"},
+		{"upstream", "--listen", "nowhere:x"},
+		{"upstream", free, "more"},
+		{"upstream", free, "--log", "/nonexistent/dir/log"},
+		{"nothing"},
 	} {
 		require.Error(t, run(t.Context(), io.Discard, args...), args)
 	}

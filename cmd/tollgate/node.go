@@ -146,7 +146,7 @@ func (n *node) open(ctx context.Context) (err error) {
 	})
 	n.data = edge.New(edge.Options{
 		Config: n.cfg, Node: n.id, Directory: n.directory, Settler: n.settler, Loader: loader, Upstreams: n.upstreams, Ready: n.ready,
-		Started: func() bool { return n.unclaimed.Load() == 0 },
+		Started:   func() bool { return n.unclaimed.Load() == 0 },
 		Admission: n.engine,
 	})
 	api := admin.New(admin.Options{

@@ -53,8 +53,8 @@ func appendLower(dst, s []byte) []byte {
 func listed(list, name []byte) bool {
 	for len(list) > 0 {
 		var item []byte
-		if i := bytes.IndexByte(list, ','); i >= 0 {
-			item, list = list[:i], list[i+1:]
+		if before, after, ok := bytes.Cut(list, []byte{','}); ok {
+			item, list = before, after
 		} else {
 			item, list = list, nil
 		}
