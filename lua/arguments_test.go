@@ -225,3 +225,16 @@ func TestURLs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{"user", "p@ss", 3, []string{"h:1"}}, []any{o.Username, o.Password, o.SelectDB, o.InitAddress})
 }
+
+// A store's own timeout bounds a call whose context has more time.
+func TestTimeoutOfAStore(t *testing.T) {
+	r := redistest.Start(t)
+	s, err := Open(t.Context(), Options{Name: "default", URL: r.URL(), Timeout: 30 * time.Millisecond})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, r.Signal(syscall.SIGSTOP))
+	defer func() { _ = r.Signal(syscall.SIGCONT) }()
+	start := time.Now()
+	require.ErrorIs(t, s.Ping(t.Context()), ErrUnknown)
+	require.Less(t, time.Since(start), time.Second)
+}

@@ -24,6 +24,8 @@ type Options struct {
 	URL string
 	// Connect bounds dialling one connection. Default 200 ms; higher delays the notice of a dead host.
 	Connect time.Duration
+	// Timeout bounds one call besides its context. Default: the context alone.
+	Timeout time.Duration
 	// InFlight is the most calls that may wait for Redis at once, also those whose caller has left; beyond it a call
 	// fails at once with ErrNotSent. Default 512; higher leaves more unknown outcomes when Redis freezes, and above
 	// 1000 the client's own queue may fill.
@@ -51,7 +53,8 @@ type Store struct {
 	track    rueidis.Client // documents: client-side caching
 	inFlight atomic.Int64
 	limit    int64
-	epoch    time.Time // origin of the monotonic clock
+	timeout  time.Duration // of one call; 0: its context alone
+	epoch    time.Time     // origin of the monotonic clock
 	rtt      roundTrip
 	offset   atomic.Int64 // Redis' ms minus ms since epoch, as of the last reply
 	stop     context.CancelFunc
@@ -108,7 +111,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.OnInvalidate(keys)
 	}
 
-	s := &Store{name: o.Name, guard: o.Guard, limit: int64(o.InFlight), epoch: time.Now()}
+	s := &Store{name: o.Name, guard: o.Guard, limit: int64(o.InFlight), timeout: o.Timeout, epoch: time.Now()}
 	s.offset.Store(s.epoch.UnixMilli())
 	if s.decide, err = rueidis.NewClient(decide); s.decide == nil {
 		return nil, fmt.Errorf("%w: store %s: %w", ErrNotSent, o.Name, err)
@@ -239,6 +242,11 @@ func (s *Store) do(ctx context.Context, name string, call func(context.Context) 
 			s.inFlight.Add(-1)
 			return none, fmt.Errorf("%w: store %s: %w", ErrNotSent, s.name, err)
 		}
+	}
+	if s.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.timeout)
+		defer cancel()
 	}
 	start := time.Now()
 	var res rueidis.RedisResult

@@ -114,7 +114,7 @@ func (n *node) open(ctx context.Context) (err error) {
 	for name, c := range n.cfg.Stores {
 		feed := identity.NewFeed()
 		store, err := lua.Open(ctx, lua.Options{
-			Name: name, URL: c.URL.Reveal(), Connect: c.Connect, InFlight: c.InFlight, OnInvalidate: feed.Invalidate,
+			Name: name, URL: c.URL.Reveal(), Connect: c.Connect, Timeout: c.Timeout, InFlight: c.InFlight, OnInvalidate: feed.Invalidate,
 		})
 		if err != nil {
 			return err

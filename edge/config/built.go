@@ -15,7 +15,6 @@ var notBuilt = []struct {
 }{
 	{path: "node.region"},
 	{path: "node.share"},
-	{path: "stores.*.timeout"},
 	{path: "ledger.fold"},
 	{path: "ledger.retain"},
 	{path: "ledger.reconcile"},
@@ -38,7 +37,6 @@ var notBuilt = []struct {
 	{path: "lease.hot_rate"},
 	{path: "journal.sync"},
 	{path: "journal.max_bytes"},
-	{path: "idempotency_ttl"},
 	{path: "webhook.url"},
 	{path: "limits.body_total"},
 }
