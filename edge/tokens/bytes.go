@@ -1,0 +1,3 @@
+package tokens
+
+func guess(text []byte) int64 { return int64(len(text)) }

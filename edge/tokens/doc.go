@@ -1,0 +1,2 @@
+// Package tokens is x.
+package tokens

@@ -1,0 +1,6 @@
+package tokens
+
+import "errors"
+
+// ErrUnknownVocabulary: name one of o200k, cl100k, bytes.
+var ErrUnknownVocabulary = errors.New("tokens: unknown vocabulary")
