@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -31,6 +33,8 @@ const (
 	openTimeout    = 10 * time.Second // ledger and stores at start
 	settleDrain    = 10 * time.Second // ends that still wait for Redis at stop
 	claimRetry     = time.Second      // between two tries to bind a store that does not answer
+	claimEvery     = 2 * time.Second  // between two looks whether a store is still this ledger's: it may have been emptied
+	cutWait        = time.Second      // from the end of the grace, when calls are cut, until connections are closed
 	nodeIDFile     = "node_id"
 	nodeIDPrefix   = "n-"
 	dataDirMode    = 0o750
@@ -51,6 +55,7 @@ type node struct {
 	engine    *admission.Engine
 	upstreams map[string]*upstream.Upstream
 	data      *edge.Server
+	listener  *openListener
 	admin     *http.Server
 	leaving   atomic.Bool  // SIGTERM came
 	unclaimed atomic.Int64 // stores not yet known to belong to this ledger
@@ -63,31 +68,29 @@ func serve(ctx context.Context, cfg *config.Config) (err error) {
 	if err := n.open(ctx); err != nil {
 		return err
 	}
-	dataListener, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
+	if n.listener, err = listen(cfg.Listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	adminListener, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
-		dataListener.Close()
+		n.listener.Close()
 		return fmt.Errorf("admin.listen: %w", err)
 	}
 	failed := make(chan error, 3)
-	go func() { failed <- n.data.Serve(dataListener) }()
+	go func() { failed <- n.data.Serve(n.listener) }()
 	go func() { failed <- n.admin.Serve(adminListener) }()
 	claims, stopClaims := context.WithCancel(ctx)
 	defer stopClaims()
 	n.claimStores(claims, failed)
-	slog.Info("the node serves", "node", n.id, "listen", dataListener.Addr().String(), "admin", adminListener.Addr().String(),
+	slog.Info("the node serves", "node", n.id, "listen", n.listener.Addr().String(), "admin", adminListener.Addr().String(),
 		"version", version, "scripts", lua.ScriptsHash)
 	select {
 	case <-ctx.Done():
+		return n.stop(cfg.Shutdown.Delay)
 	case err := <-failed:
-		if err != nil && !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
+		slog.Error("the node cannot go on", "error", err)
+		return errors.Join(err, n.stop(0))
 	}
-	return n.stop()
 }
 
 // open builds the node from the ground up: truth, stores, settlement, decisions, listeners.
@@ -106,7 +109,7 @@ func (n *node) open(ctx context.Context) (err error) {
 	}
 	n.db, err = ledger.Open(ctx, n.cfg.Ledger.URL.Reveal(), ledger.Options{Stores: names, CheckPolicy: n.cfg.CheckPolicy})
 	if err != nil {
-		return err
+		return fmt.Errorf("ledger.url: %s: %w", n.cfg.Ledger.URL, err)
 	}
 	list := make([]*lua.Store, 0, len(names))
 	known := map[string]identity.Store{}
@@ -183,40 +186,70 @@ func (n *node) ready() error {
 
 // claimStores binds every store to the ledger, or finds that it is another's:
 // then the node must not serve. A store that is down is tried until it answers.
+// One that was emptied belongs to nobody: it is bound again, before another
+// ledger's node may find it free.
 func (n *node) claimStores(ctx context.Context, failed chan<- error) {
 	for _, store := range n.stores {
 		go func() {
-			for {
-				try, cancel := context.WithTimeout(ctx, claimRetry)
-				err := store.ClaimLedger(try, n.db.ID())
-				cancel()
-				switch {
-				case err == nil:
-					n.unclaimed.Add(-1)
-					return
-				case errors.Is(err, lua.ErrForeign):
-					failed <- err
-					return
-				}
-				slog.Warn("a store does not answer yet", "store", store.Name(), "error", err)
-				select {
-				case <-ctx.Done():
-					return
-				case <-time.After(claimRetry):
-				}
+			if err := n.keepStore(ctx, store); err != nil {
+				failed <- err
 			}
 		}()
 	}
 }
 
-// stop drains: no new calls, running ones end or are cut, ends reach Redis.
-func (n *node) stop() error {
-	slog.Info("the node drains", "delay", n.cfg.Shutdown.Delay, "grace", n.cfg.Shutdown.Grace)
+// keepStore ends with ctx, or with an error when the store is another ledger's.
+func (n *node) keepStore(ctx context.Context, store *lua.Store) error {
+	claimed := false
+	for ctx.Err() == nil {
+		try, cancel := context.WithTimeout(ctx, claimRetry)
+		err := store.ClaimLedger(try, n.db.ID())
+		cancel()
+		pause := claimRetry
+		switch {
+		case errors.Is(err, lua.ErrForeign):
+			if claimed {
+				n.unclaimed.Add(1) // from now on nothing is decided
+			}
+			return err
+		case err == nil:
+			pause = claimEvery
+			if !claimed {
+				claimed = true
+				n.unclaimed.Add(-1)
+			}
+		case !claimed && ctx.Err() == nil:
+			slog.Warn("a store does not answer yet", "store", store.Name(), "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// stop drains: no new calls, running ones end or are cut, ends reach Redis. A
+// second signal ends the waiting.
+func (n *node) stop(delay time.Duration) error {
+	patience, done := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer done()
+	slog.Info("the node drains", "delay", delay, "grace", n.cfg.Shutdown.Grace)
 	n.leaving.Store(true) // balancers look at /readyz; until they have noticed, new calls are served
-	time.Sleep(n.cfg.Shutdown.Delay)
-	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Shutdown.Grace)
+	select {
+	case <-time.After(delay):
+	case <-patience.Done():
+	}
+	grace, cancel := context.WithTimeout(patience, n.cfg.Shutdown.Grace)
 	defer cancel()
-	err := n.data.Shutdown(ctx)
+	closing := context.AfterFunc(grace, func() {
+		time.Sleep(cutWait)
+		if left := n.listener.closeConns(); left > 0 {
+			slog.Warn("connections were closed that did not end with their calls", "connections", left)
+		}
+	})
+	err := n.data.Shutdown(grace)
+	closing()
 	last, cancelLast := context.WithTimeout(context.Background(), settleDrain)
 	defer cancelLast()
 	if left := n.settler.Close(last); left > 0 {
