@@ -22,10 +22,6 @@ const (
 	publishRound   = publishEvery / 2       // work of one such look; the rest waits for the next, so that repair takes half of its time at most
 	publishBatch   = 100                    // publications read at once by the repair
 	publishPages   = 10                     // pages of listMax that one Publish brings; what is more is left to the repair
-	// boundarySlack is how near to the end or start of a day or month the
-	// neighbouring period's account gets its limits too: what Redis' clock may be
-	// away from what this node takes it for.
-	boundarySlack = 5 * time.Second
 )
 
 var (
@@ -205,42 +201,13 @@ func (p *Publication) conf(nowMillis int64, zone *time.Location) (field string, 
 	switch p.Kind {
 	case PublishTenant:
 		d := p.TenantDoc
-		return "tenant", d.Version, d, accountLimits(quota.Org, d.ID, &d.Budget, &d.OverageLimit, nowMillis, zone)
+		return "tenant", d.Version, d, lua.LimitsOf(quota.Org, d.ID, &d.Budget, &d.OverageLimit, nowMillis, zone)
 	case PublishApp:
 		d := p.AppDoc
-		return "app:" + d.ID, d.Version, d, accountLimits(quota.App, d.ID, &d.Budget, nil, nowMillis, zone)
+		return "app:" + d.ID, d.Version, d, lua.LimitsOf(quota.App, d.ID, &d.Budget, nil, nowMillis, zone)
 	case PublishKey:
 		d := p.KeyDoc
-		return "key:" + d.ID, d.Version, d, accountLimits(quota.Key, d.ID, &d.Budget, nil, nowMillis, zone)
+		return "key:" + d.ID, d.Version, d, lua.LimitsOf(quota.Key, d.ID, &d.Budget, nil, nowMillis, zone)
 	}
 	panic("BUG: ledger: a document for publication kind " + string(p.Kind))
-}
-
-// accountLimits are what a scope's document sets on its accounts. The total of
-// the `ever` account is not among them: only adjustments change it.
-func accountLimits(scope quota.Scope, id string, b *quota.Budget, overage *int64, nowMillis int64, zone *time.Location) []lua.AccountLimit {
-	slots, month, day := orUnlimited(b.Limits.Concurrency), orUnlimited(b.Month), orUnlimited(b.Day)
-	limits := []lua.AccountLimit{{Account: quota.Account{Scope: scope, ID: id}, OverageLimit: overage, MaxInflight: &slots}}
-	for _, at := range []struct {
-		period quota.Period
-		total  *int64
-	}{{quota.Month, &month}, {quota.Day, &day}} {
-		for _, window := range windowsAround(at.period, nowMillis, zone) {
-			limits = append(limits, lua.AccountLimit{
-				Account: quota.Account{Scope: scope, ID: id, Period: at.period, Window: window}, Total: at.total,
-			})
-		}
-	}
-	return limits
-}
-
-// windowsAround are the period's windows of the instant, and within
-// boundarySlack of a boundary also that of its other side.
-func windowsAround(p quota.Period, nowMillis int64, zone *time.Location) []quota.Window {
-	slack := boundarySlack.Milliseconds()
-	list := []quota.Window{quota.WindowAt(p, nowMillis-slack, zone)}
-	if last := list[0]; last.End <= nowMillis+slack {
-		list = append(list, quota.WindowAt(p, nowMillis+slack, zone))
-	}
-	return list
 }

@@ -85,14 +85,6 @@ func (s *Store) ReadAccounts(ctx context.Context, tenant string, chain quota.Cha
 	return out, nil
 }
 
-// AccountLimit is what a document sets on one account that Redis holds; nil leaves it.
-type AccountLimit struct {
-	Account      quota.Account
-	Total        *int64 // month and day accounts; quota.Unlimited for none
-	OverageLimit *int64
-	MaxInflight  *int64
-}
-
 // PublishConf writes one document of a tenant ("tenant", "app:<id>" or
 // "key:<id>") unless Redis has its version or a newer one, and with it the
 // limits it sets. Old says that nothing was written.

@@ -88,9 +88,9 @@ func (d *Directory) publishDocs(s *lua.Store, who quota.Principal, docs *Docs) {
 		doc    any
 		limits []lua.AccountLimit
 	}{
-		{"tenant", &docs.Tenant, accountLimits(quota.Org, who.Tenant, &docs.Tenant.Budget, &docs.Tenant.OverageLimit, now, zone)},
-		{"app:" + who.App, &docs.App, accountLimits(quota.App, who.App, &docs.App.Budget, nil, now, zone)},
-		{"key:" + who.Key, &docs.Key, accountLimits(quota.Key, who.Key, &docs.Key.Budget, nil, now, zone)},
+		{"tenant", &docs.Tenant, lua.LimitsOf(quota.Org, who.Tenant, &docs.Tenant.Budget, &docs.Tenant.OverageLimit, now, zone)},
+		{"app:" + who.App, &docs.App, lua.LimitsOf(quota.App, who.App, &docs.App.Budget, nil, now, zone)},
+		{"key:" + who.Key, &docs.Key, lua.LimitsOf(quota.Key, who.Key, &docs.Key.Budget, nil, now, zone)},
 	} {
 		text, err := json.Marshal(part.doc)
 		if err == nil {
@@ -102,25 +102,6 @@ func (d *Directory) publishDocs(s *lua.Store, who quota.Principal, docs *Docs) {
 			unpublished.Inc()
 			return
 		}
-	}
-}
-
-// accountLimits are what a scope's document sets on its accounts of now.
-func accountLimits(scope quota.Scope, id string, b *quota.Budget, overage *int64, nowMillis int64, zone *time.Location) []lua.AccountLimit {
-	orUnlimited := func(n *int64) *int64 {
-		if n == nil {
-			unlimited := quota.Unlimited
-			return &unlimited
-		}
-		return n
-	}
-	account := func(p quota.Period) quota.Account {
-		return quota.Account{Scope: scope, ID: id, Period: p, Window: quota.WindowAt(p, nowMillis, zone)}
-	}
-	return []lua.AccountLimit{
-		{Account: account(quota.Ever), OverageLimit: overage, MaxInflight: orUnlimited(b.Limits.Concurrency)},
-		{Account: account(quota.Month), Total: orUnlimited(b.Month)},
-		{Account: account(quota.Day), Total: orUnlimited(b.Day)},
 	}
 }
 
