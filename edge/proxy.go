@@ -90,7 +90,7 @@ func (s *Server) proxyChat(r *request, up *upstream.Upstream, cfg *config.Upstre
 		return answer.New(answer.InvalidRequest, "Send the body without Content-Encoding: a request has to be read to be sized.")
 	}
 	body := r.ctx.PostBody()
-	chat, err := dialect.ParseChat(body)
+	chat, err := dialect.ParseChat(body, s.vocabularyOf)
 	if err != nil {
 		return badField(err)
 	}
@@ -126,8 +126,12 @@ func (s *Server) proxyChat(r *request, up *upstream.Upstream, cfg *config.Upstre
 }
 
 // promptEstimate is what the prompt of an answer without usage is charged as:
-// four bytes a token, and the chat format around each message.
+// what the model's vocabulary counts, else four bytes a token and the chat
+// format around each message.
 func promptEstimate(chat *dialect.Request) int64 {
+	if chat.Prompt.Counted {
+		return dialect.PromptTokensMax(*chat)
+	}
 	return (chat.Prompt.TextBytes+3)/4 + 4*chat.Prompt.Messages + 3
 }
 

@@ -17,6 +17,7 @@ import (
 	"tollgate/edge/answer"
 	"tollgate/edge/config"
 	"tollgate/edge/identity"
+	"tollgate/edge/tokens"
 	"tollgate/edge/upstream"
 	"tollgate/ledger"
 	"tollgate/quota"
@@ -42,8 +43,9 @@ type Server struct {
 	opt      Options
 	cfg      *config.Config
 	http     *fasthttp.Server
-	prices   map[string]quota.Price  // by price id
-	matched  map[string]*atomic.Bool // by pattern of models: whether a request ever matched it
+	prices   map[string]quota.Price        // by price id
+	words    map[string]*tokens.Vocabulary // by tokenizer of models; nil where prompts are weighed by their bytes
+	matched  map[string]*atomic.Bool       // by pattern of models: whether a request ever matched it
 	running  running
 	draining atomic.Bool
 	policies sync.Map    // policy JSON of a tenant → config.Policy; see policyOf
@@ -74,9 +76,17 @@ const (
 
 // New returns a Server; Serve makes it answer.
 func New(o Options) *Server {
-	s := &Server{opt: o, cfg: o.Config, prices: map[string]quota.Price{}, matched: map[string]*atomic.Bool{}}
+	s := &Server{opt: o, cfg: o.Config, prices: map[string]quota.Price{}, matched: map[string]*atomic.Bool{}, words: map[string]*tokens.Vocabulary{}}
 	for _, m := range o.Config.Models {
 		s.prices[m.Price.ID()] = m.Price
+		if _, known := s.words[m.Tokenizer]; !known && m.Tokenizer != "bytes" {
+			v, err := tokens.Named(m.Tokenizer)
+			if err != nil {
+				panic("BUG: edge: the configuration let an unknown tokenizer pass: " + m.Tokenizer)
+			}
+			v.Load() // now, not in the first request
+			s.words[m.Tokenizer] = v
+		}
 	}
 	for pattern := range o.Config.Models {
 		s.matched[pattern] = new(atomic.Bool)
@@ -110,6 +120,12 @@ func (s *Server) model(name string) (config.Model, bool) {
 		neverMatched.Dec()
 	}
 	return m, true
+}
+
+// vocabularyOf is what the prompts of a model are counted with; nil: nothing but their bytes.
+func (s *Server) vocabularyOf(model string) *tokens.Vocabulary {
+	_, m, _ := s.cfg.Models.Match(model)
+	return s.words[m.Tokenizer]
 }
 
 // quiet drops fasthttp's own log lines: they name clients that left, which is

@@ -23,7 +23,6 @@ var notBuilt = []struct {
 	{path: "upstreams.*.dialect", holds: []string{"openai", "none"}},
 	{path: "upstreams.*.on_disconnect", holds: []string{"cancel"}},
 	{path: "upstreams.*.drain"},
-	{path: "models.*.tokenizer", holds: []string{"bytes"}},
 	{path: "policy.outage", holds: []string{"deny"}},
 	{path: "policy.outage_cap"},
 	{path: "policy.stale"},

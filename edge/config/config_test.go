@@ -83,7 +83,6 @@ func TestFullFile(t *testing.T) {
 	require.Equal(t, SyncAlways, c.Journal.Sync)
 	require.Equal(t, []string{
 		"journal.sync: accepted, has no effect in this version",
-		"models.gpt-4o*.tokenizer: accepted, has no effect in this version",
 		"upstreams.claude.dialect: accepted, has no effect in this version",
 		"upstreams.claude: no route leads there",
 	}, c.Warnings)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/valyala/fastjson"
 
+	"tollgate/edge/tokens"
 	"tollgate/quota"
 )
 
@@ -42,10 +43,12 @@ type Request struct {
 	Prompt               PromptSize
 }
 
-// ParseChat reads the body of a chat completion. The error is a *FieldError. The result keeps nothing of body.
-func ParseChat(body []byte) (Request, error) {
+// ParseChat reads the body of a chat completion. The error is a *FieldError. The result keeps nothing
+// of body. vocabulary names what the model's prompts are counted with; nil, or where it answers nil,
+// they are weighed by their bytes.
+func ParseChat(body []byte, vocabulary func(model string) *tokens.Vocabulary) (Request, error) {
 	p := parsers.Get()
-	r, err := parseChat(p, body)
+	r, err := parseChat(p, body, vocabulary)
 	if len(body) <= parserBodyBytesKept {
 		parsers.Put(p)
 	}
@@ -90,7 +93,7 @@ const (
 	fields
 )
 
-func parseChat(p *fastjson.Parser, body []byte) (r Request, err error) {
+func parseChat(p *fastjson.Parser, body []byte, vocabulary func(model string) *tokens.Vocabulary) (r Request, err error) {
 	if tooManyValues(body) {
 		return r, &FieldError{Msg: fmt.Sprintf("the body has more than %d JSON values", valuesMax)}
 	}
@@ -106,7 +109,7 @@ func parseChat(p *fastjson.Parser, body []byte) (r Request, err error) {
 	var f [fields]*fastjson.Value
 	o.Visit(func(key []byte, v *fastjson.Value) {
 		if err == nil {
-			err = collect(&f, &r.Prompt, key, v)
+			err = collect(&f, key, v)
 		}
 	})
 	if err != nil {
@@ -133,12 +136,22 @@ func parseChat(p *fastjson.Parser, body []byte) (r Request, err error) {
 		return r, err
 	}
 	r.N = max(r.N, 1)
-	r.UsageAsked, r.SetUsage, err = usageOption(f[fieldOptions])
-	return r, err
+	if r.UsageAsked, r.SetUsage, err = usageOption(f[fieldOptions]); err != nil {
+		return r, err
+	}
+	r.Prompt.measure(o, vocabularyOf(vocabulary, r.Model))
+	return r, nil
 }
 
-// collect notes a member of the body, and measures it if it may become prompt.
-func collect(f *[fields]*fastjson.Value, size *PromptSize, key []byte, v *fastjson.Value) error {
+func vocabularyOf(choose func(model string) *tokens.Vocabulary, model string) *tokens.Vocabulary {
+	if choose == nil {
+		return nil
+	}
+	return choose(model)
+}
+
+// collect notes a member of the body.
+func collect(f *[fields]*fastjson.Value, key []byte, v *fastjson.Value) error {
 	for i, name := range sizing {
 		switch {
 		case string(key) == name:
@@ -150,7 +163,6 @@ func collect(f *[fields]*fastjson.Value, size *PromptSize, key []byte, v *fastjs
 			return &FieldError{Param: name, Msg: name + " must be written in lower case"}
 		}
 	}
-	size.member(key, v)
 	return nil
 }
 

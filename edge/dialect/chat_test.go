@@ -14,7 +14,7 @@ import (
 
 func parse(t *testing.T, body string) Request {
 	t.Helper()
-	r, err := ParseChat([]byte(body))
+	r, err := ParseChat([]byte(body), nil)
 	require.NoError(t, err, body)
 	return r
 }
@@ -103,7 +103,7 @@ func TestRefusedRequests(t *testing.T) {
 		struct{ body, param string }{"{\"model\":\"a\",\"max_to\u212aens\":5}", "max_tokens"}, // the Kelvin sign folds to k
 		struct{ body, param string }{"{\"model\":\"a\",\"me\u017f\u017fage\u017f\":[]}", "messages"})
 	for _, row := range rows {
-		_, err := ParseChat([]byte(row.body))
+		_, err := ParseChat([]byte(row.body), nil)
 		var fe *FieldError
 		head := row.body[:min(len(row.body), 100)]
 		if !assert.ErrorAs(t, err, &fe, head) {
@@ -118,20 +118,20 @@ func TestRefusedRequests(t *testing.T) {
 			assert.Contains(t, fe.Msg, row.param)
 		}
 	}
-	_, err := ParseChat([]byte(`{"model":"m","max_tokens":"sk-secret"}`))
+	_, err := ParseChat([]byte(`{"model":"m","max_tokens":"sk-secret"}`), nil)
 	assert.NotContains(t, err.Error(), "sk-secret")
-	_, err = ParseChat([]byte(`{"secret":sk}`))
+	_, err = ParseChat([]byte(`{"secret":sk}`), nil)
 	assert.NotContains(t, err.Error(), "secret")
 }
 
 func TestResultKeepsNothingOfTheBody(t *testing.T) {
 	body := []byte(`{"model":"gpt-4o"}`)
-	r, err := ParseChat(body)
+	r, err := ParseChat(body, nil)
 	require.NoError(t, err)
 	for i := range body {
 		body[i] = 'x'
 	}
-	_, err = ParseChat([]byte(`{"model":"other-model"}`))
+	_, err = ParseChat([]byte(`{"model":"other-model"}`), nil)
 	require.NoError(t, err)
 	assert.Equal(t, "gpt-4o", r.Model)
 }
@@ -199,7 +199,7 @@ func TestParseChatAllocations(t *testing.T) {
 	}
 	body := []byte(`{"model":"gpt-4o","messages":[{"role":"user","content":"` + strings.Repeat("word ", 800) + `"}],"max_tokens":100,"stream":true}`)
 	allocs := testing.AllocsPerRun(200, func() {
-		if _, err := ParseChat(body); err != nil {
+		if _, err := ParseChat(body, nil); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -212,7 +212,7 @@ func FuzzParseChat(f *testing.F) {
 	f.Add([]byte("{ \"mod\\u0065l\" :\t\"m\\\"\" ,\r\n\"max_completion_tokens\" : null }"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		before := string(body)
-		r, err := ParseChat(body)
+		r, err := ParseChat(body, nil)
 		assert.Equal(t, before, string(body))
 		if err != nil {
 			var fe *FieldError
@@ -228,7 +228,7 @@ func FuzzParseChat(f *testing.F) {
 		edited, added, err := AskUsage(edited)
 		require.NoError(t, err)
 		assert.Equal(t, !r.SetUsage, added)
-		again, err := ParseChat(edited)
+		again, err := ParseChat(edited, nil)
 		require.NoError(t, err, "%s", edited)
 		assert.EqualValues(t, 1, again.Output)
 		assert.Equal(t, r.Model, again.Model)

@@ -1,14 +1,23 @@
 package dialect
 
-import "github.com/valyala/fastjson"
+import (
+	"github.com/valyala/fastjson"
+
+	"tollgate/edge/tokens"
+	"tollgate/quota"
+)
 
 // PromptSize measures what a request sends to the model, without a tokenizer.
 type PromptSize struct {
 	TextBytes int64 // UTF-8 bytes of text, escapes resolved
 	Messages  int64
 	Media     int64 // images, sounds, files
-	// halves is the weight of the text in half tokens, see halfTokens.
+	// halves is the weight, in half tokens, of what no vocabulary counts; see halfTokens.
 	halves int64
+	// counted are the tokens that a vocabulary counted; Counted says that one did.
+	counted int64
+	Counted bool
+	counter *tokens.Counter // while measuring
 }
 
 const (
@@ -49,7 +58,19 @@ func goesOn(last byte) bool {
 // true count. Media are an allowance, not a bound: the upstream's usage is charged in full.
 func PromptTokensMax(r Request) int64 {
 	p := r.Prompt
-	return (p.halves+1)/2 + p.Messages*messageTokens + replyTokens + p.Media*mediaTokensEach
+	return p.counted + (p.halves+1)/2 + p.Messages*messageTokens + replyTokens + p.Media*mediaTokensEach
+}
+
+// measure adds up all members of a body that may become prompt.
+func (s *PromptSize) measure(body *fastjson.Object, vocabulary *tokens.Vocabulary) {
+	if vocabulary != nil {
+		counter := vocabulary.Counter(quota.TokensMax, tokens.StepsMax)
+		s.counter, s.Counted = &counter, true
+	}
+	body.Visit(func(key []byte, v *fastjson.Value) { s.member(key, v) })
+	if s.counter != nil {
+		s.counted, s.counter = s.counter.Tokens(), nil
+	}
 }
 
 // member measures one member of the body. What is not known to stay out of the prompt counts.
@@ -126,6 +147,10 @@ func (s *PromptSize) document(v *fastjson.Value) {
 
 func (s *PromptSize) text(b []byte) {
 	s.TextBytes += int64(len(b))
+	if s.counter != nil {
+		s.counter.Add(b)
+		return
+	}
 	last := byte(' ')
 	for _, c := range b {
 		s.halves += halfTokens(last, c)
