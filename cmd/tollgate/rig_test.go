@@ -60,11 +60,19 @@ type rig struct {
 	fakeAt string // URL of the fake upstream
 	dir    string // of the ledger
 	client *http.Client
+
+	program string // that nodes are: tollgate
 }
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	r := &rig{t: t, redis: redistest.Start(t), dir: t.TempDir()}
+	return newRigOn(t)
+}
+
+// newRigOn is a rig whose Redis is started with more arguments.
+func newRigOn(t testing.TB, redisArgs ...string) *rig {
+	t.Helper()
+	r := &rig{t: t, redis: redistest.Start(t, redisArgs...), dir: t.TempDir(), program: "tollgate"}
 	r.fake = start(t, nil, "tollbench", "upstream", "--listen", "127.0.0.1:0", "--log", filepath.Join(r.dir, "upstream.log"), "--require-key", upstreamKey)
 	r.fakeAt = r.fake.printed(`listens on (http://\S+)`)[1]
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
@@ -125,7 +133,7 @@ func (r *rig) launch(s *settings) *process {
 	dataDir := r.t.TempDir()
 	file := filepath.Join(dataDir, "node.yaml")
 	require.NoError(r.t, os.WriteFile(file, []byte(r.yaml(s, filepath.Join(dataDir, "data"))), 0o600))
-	return start(r.t, []string{"TEST_ADMIN_TOKEN=" + adminToken, "TEST_UPSTREAM_KEY=" + upstreamKey}, "tollgate", "-config", file)
+	return start(r.t, []string{"TEST_ADMIN_TOKEN=" + adminToken, "TEST_UPSTREAM_KEY=" + upstreamKey}, r.program, "-config", file)
 }
 
 // serving starts a node and waits until it listens.
