@@ -20,15 +20,7 @@ type changes struct {
 	secret string // of the key that b is asked with
 }
 
-// ask makes one call at b, which the uncut total allows and the cut one does not, and takes it back.
-func (c *changes) ask() reply {
-	a := c.b.post("/v1/quota/reserve", c.secret, `{"cost":50}`)
-	if a.status == 200 {
-		id := a.json(c.b.t)["request_id"].(string)
-		require.Equal(c.b.t, 200, c.b.post("/v1/quota/release", c.secret, fmt.Sprintf(`{"request_id":%q}`, id)).status)
-	}
-	return a
-}
+func (c *changes) ask() reply { return c.b.consume(c.secret, 1) }
 
 // until asks b until it answers with the code ("": it admits), and gives how long that took.
 func (c *changes) until(code string) time.Duration {
@@ -48,31 +40,33 @@ func TestChangesAreFeltOnOtherNodes(t *testing.T) {
 	}
 	r := newRig(t)
 	a, b := r.node(settings{log: "{level: info}"}), r.node(settings{log: "{level: info}"})
-	a.must("POST", "/tenants", `{"id":"t_change","total":1000000}`)
-	a.must("POST", "/tenants/t_change/apps", `{"id":"a_1","total":1040}`)
-	c := &changes{a: a, b: b, secret: a.key("t_change", "k_1")}
+	rich, poor := a.tenant("t_rich", 1_000_000), a.tenant("t_poor", 0)
+	c := &changes{a: a, b: b, secret: rich}
 	require.Equal(t, 200, c.ask().status)
-	for _, kind := range []struct{ name, method, path, do, code, undoPath, undo string }{
-		{"suspend and resume a tenant", "POST", "/suspend", "", "tenant_suspended", "/resume", ""},
-		{"suspend and resume a key", "POST", "/keys/k_1/suspend", "", "key_disabled", "/keys/k_1/resume", ""},
-		{"cut and top up", "POST", "/adjust", `{"scope":"app:a_1","delta":-1000}`, "insufficient_quota", "/adjust", `{"scope":"app:a_1","delta":1000}`},
-		{"set and remove a daily limit", "PATCH", "/keys/k_1", `{"day":0}`, "insufficient_quota", "/keys/k_1", `{"day":null}`},
-		{"set and remove a concurrency", "PATCH", "", `{"limits":{"concurrency":0}}`, "insufficient_quota", "", `{"limits":{"concurrency":null}}`},
+	const short = "insufficient_quota"
+	for _, kind := range []struct{ name, secret, method, path, do, felt, back, undo, gone string }{
+		{"suspend and resume a tenant", rich, "POST", "t_rich/suspend", "", "tenant_suspended", "t_rich/resume", "", ""},
+		{"suspend and resume a key", rich, "POST", "t_rich/keys/k_1/suspend", "", "key_disabled", "t_rich/keys/k_1/resume", "", ""},
+		{"set and remove a daily limit", rich, "PATCH", "t_rich/keys/k_1", `{"day":0}`, short, "t_rich/keys/k_1", `{"day":null}`, ""},
+		{"set and remove a rate", rich, "PATCH", "t_rich", `{"limits":{"rpm":0}}`, short, "t_rich", `{"limits":{"rpm":null}}`, ""},
+		// Of five credits one is spent by the first call that passes.
+		{"top up and cut", poor, "POST", "t_poor/adjust", `{"scope":"org","delta":5}`, "", "t_poor/adjust", `{"scope":"org","delta":-4}`, short},
 	} {
+		c.secret = kind.secret
 		measure(t, kind.name, trials/2, func() []time.Duration {
-			a.must(kind.method, "/tenants/t_change"+kind.path, kind.do)
-			there := c.until(kind.code)
-			a.must(kind.method, "/tenants/t_change"+kind.undoPath, kind.undo)
-			return []time.Duration{there, c.until("")}
+			a.must(kind.method, "/tenants/"+kind.path, kind.do)
+			there := c.until(kind.felt)
+			a.must(kind.method, "/tenants/"+kind.back, kind.undo)
+			return []time.Duration{there, c.until(kind.gone)}
 		})
 	}
 	made := 0
 	measure(t, "revoke", trials, func() []time.Duration {
 		made++
 		id := fmt.Sprintf("k_r%d", made)
-		c.secret = a.key("t_change", id)
+		c.secret = a.key("t_rich", id)
 		require.Equal(t, 200, c.ask().status, "a new key is known everywhere")
-		a.must("DELETE", "/tenants/t_change/keys/"+id, "")
+		a.must("DELETE", "/tenants/t_rich/keys/"+id, "")
 		return []time.Duration{c.until("key_disabled")}
 	})
 }

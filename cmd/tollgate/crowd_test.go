@@ -59,7 +59,7 @@ func crowd(workers, each int, ask func(i int) (int, []byte), tell func(status in
 }
 
 // load keeps connections open; the test is on the same two cores as the nodes, so it should cost little itself.
-var load = fasthttp.Client{MaxConnsPerHost: 4096, MaxIdleConnDuration: time.Minute, ReadTimeout: patience, RetryIf: func(*fasthttp.Request) bool { return false }}
+var load = fasthttp.Client{MaxConnsPerHost: 4096, MaxIdleConnDuration: time.Minute, ReadTimeout: patience, MaxIdemponentCallAttempts: 1}
 
 // post makes one call; status 0 with the error as body when there is no answer.
 func post(url, secret, body string) (int, []byte) {

@@ -29,7 +29,7 @@ func TestRaceDetectorUnderMixedLoad(t *testing.T) {
 
 	r := newRig(t)
 	r.program = "tollgate-race"
-	a, b := r.node(settings{log: "{level: warn}"}), r.node(settings{log: "{level: warn}", shutdown: "{grace: 1s}"})
+	a, b := r.node(settings{log: "{level: info}"}), r.node(settings{log: "{level: info}", shutdown: "{grace: 1s}"})
 	secret := a.tenant("t_race", 100_000)
 	second := a.key("t_race", "k_2")
 	var calls, turns atomic.Int64

@@ -107,7 +107,7 @@ data_dir: %q
 stores: {default: {url: %q, connect: 1s}}
 ledger: {url: %q, load_budget: 5s}
 upstreams:
-  fake: {url: %q, dialect: openai, auth: {bearer_env: TEST_UPSTREAM_KEY}, timeout: {first_byte: 5s, idle: 5s, total: %s}}
+  fake: {url: %q, dialect: openai, auth: {bearer_env: TEST_UPSTREAM_KEY}, timeout: %s}
 routes: [{path: "/v1/*", upstream: fake}]
 models: {"fake*": {max_output: 1000, price: {input: 1, output: 1}}}
 policy: {hold_ttl: %s, outage: deny}
