@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	feltWithin = 100 * time.Millisecond // from the answer to a change on one node until another node acts on it, p99
-	feltRounds = 3                      // a busy machine may spoil a round, so one of so many must hold it
+	// From the answer to a change on one node until another node acts on it, p99, beyond what a call takes by itself.
+	feltWithin = 100 * time.Millisecond
+	feltRounds = 3 // a busy machine may spoil a round, so one of so many must hold it
 )
 
 // changes are made by node a's admin API, and b has to act on them.
@@ -53,7 +54,7 @@ func TestChangesAreFeltOnOtherNodes(t *testing.T) {
 		{"top up and cut", poor, "POST", "t_poor/adjust", `{"scope":"org","delta":5}`, "", "t_poor/adjust", `{"scope":"org","delta":-4}`, short},
 	} {
 		c.secret = kind.secret
-		measure(t, kind.name, trials/2, func() []time.Duration {
+		c.measure(kind.name, trials/2, func() []time.Duration {
 			a.must(kind.method, "/tenants/"+kind.path, kind.do)
 			there := c.until(kind.felt)
 			a.must(kind.method, "/tenants/"+kind.back, kind.undo)
@@ -61,7 +62,7 @@ func TestChangesAreFeltOnOtherNodes(t *testing.T) {
 		})
 	}
 	made := 0
-	measure(t, "revoke", trials, func() []time.Duration {
+	c.measure("revoke", trials, func() []time.Duration {
 		made++
 		id := fmt.Sprintf("k_r%d", made)
 		c.secret = a.key("t_rich", id)
@@ -72,20 +73,28 @@ func TestChangesAreFeltOnOtherNodes(t *testing.T) {
 }
 
 // measure wants the p99 of the trials within the bound, in one of a few rounds.
-func measure(t *testing.T, name string, trials int, trial func() []time.Duration) {
+func (c *changes) measure(name string, trials int, trial func() []time.Duration) {
+	t := c.b.t
 	t.Helper()
 	for round := 1; ; round++ {
-		var took []time.Duration
+		var took, plain []time.Duration
 		for range trials {
 			took = append(took, trial()...)
+			begin := time.Now()
+			c.ask()
+			plain = append(plain, time.Since(begin))
 		}
-		slices.Sort(took)
-		p99 := took[(len(took)*99+99)/100-1]
-		t.Logf("%s: %d trials, median %v, p99 %v, longest %v", name, len(took),
-			took[len(took)/2].Round(time.Microsecond), p99.Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond))
-		if p99 <= feltWithin {
+		p99, plain99 := percentile(took, 99), percentile(plain, 99)
+		t.Logf("%s: %d trials, median %v, p99 %v, longest %v; a call by itself: median %v, p99 %v", name, len(took),
+			percentile(took, 50), p99, percentile(took, 100), percentile(plain, 50), plain99)
+		if p99 <= feltWithin+plain99 {
 			return
 		}
 		require.Less(t, round, feltRounds, "%s: p99 %v", name, p99)
 	}
+}
+
+func percentile(took []time.Duration, p int) time.Duration {
+	slices.Sort(took)
+	return took[(len(took)*p+99)/100-1].Round(time.Microsecond)
 }
