@@ -41,7 +41,7 @@ func hardTexts() map[string]string {
 	}
 	runes := func(lo, hi rune) string {
 		var b strings.Builder
-		for b.Len() < megabyte {
+		for b.Len() < megabyte-4 {
 			b.WriteRune(lo + r.Int32N(hi-lo))
 		}
 		return b.String()
@@ -75,7 +75,9 @@ func hardTexts() map[string]string {
 	}
 }
 
-func megabytesOf(text string) string { return strings.Repeat(text, megabyte/len(text)+1)[:megabyte/4*4] }
+func megabytesOf(text string) string {
+	return strings.Repeat(text, megabyte/len(text)+1)[:megabyte/4*4]
+}
 
 func BenchmarkCount(b *testing.B) {
 	texts := hardTexts()

@@ -59,17 +59,17 @@ func (t *tables) mergeInto(made []uint32, dead []uint64, text []byte, from, to i
 			last = made[tokens-1]
 		}
 		for next != none {
-			end := at + int(t.lens[next])
+			end := at + t.tokens[next].len()
 			if dead[(end-from)>>6]>>((end-from)&63)&1 == 0 && (last == none || t.neighbours(text, at, last, next, &left)) {
 				break
 			}
-			next = t.shorter[next]
+			next = t.tokens[next].shorter
 			left--
 		}
 		if next != none {
 			made[tokens] = next
 			tokens++
-			at += int(t.lens[next])
+			at += t.tokens[next].len()
 			if at < to {
 				next = t.longest(text, at, to)
 			}
@@ -80,7 +80,7 @@ func (t *tables) mergeInto(made []uint32, dead []uint64, text []byte, from, to i
 		}
 		dead[(at-from)>>6] |= 1 << ((at - from) & 63)
 		tokens--
-		at -= int(t.lens[last])
+		at -= t.tokens[last].len()
 		next = last
 	}
 	*steps = left
@@ -94,23 +94,23 @@ func (t *tables) neighbours(text []byte, at int, a, b uint32, steps *int) bool {
 	before := none // only a merge of a lower rank came before
 	for {
 		*steps--
-		if both := t.find(text, at-int(t.lens[a]), at+int(t.lens[b])); both < before {
+		if both := t.find(text, at-t.tokens[a].len(), at+t.tokens[b].len()); both < before {
 			return false
 		}
 		// Of equal ranks the left one merges first: when b's merge is undone, a's of the same rank stays.
 		if a > b {
 			before = a
-			if a = t.right[a]; a == before {
+			if a = t.tokens[a].right; a == before {
 				before = b + 1
-				if b = t.left[b]; b+1 == before {
+				if b = t.tokens[b].left; b+1 == before {
 					return true
 				}
 			}
 		} else {
 			before = b + 1
-			if b = t.left[b]; b+1 == before {
+			if b = t.tokens[b].left; b+1 == before {
 				before = a
-				if a = t.right[a]; a == before {
+				if a = t.tokens[a].right; a == before {
 					return true
 				}
 			}

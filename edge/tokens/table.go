@@ -2,167 +2,140 @@ package tokens
 
 import (
 	"encoding/binary"
-	"iter"
 	"math/bits"
 )
 
 // none is no token, and no node.
 const none = ^uint32(0)
 
-// tables are a vocabulary made ready for counting. They never change once built.
-//
-// A token is its rank. The nodes of the trie are numbered so that a node below size is the token of
-// that rank, and any other is a mere prefix of tokens.
+// tables are a vocabulary made ready for counting. They never change once built. They are laid out to
+// be small, and so that what a text of one script needs lies together: nearly all of the time of a
+// count is spent waiting for memory.
 type tables struct {
-	source   string // the tokens' bytes are read from here
-	size     uint32 // number of tokens
+	trie
 	bytesMax int    // length of the longest token
+	blob     []byte // the tokens, in the order of their bytes
+	tokens   []token
 
-	slots     []slot // every token by its bytes; open addressing, at most half full
-	slotShift uint8  // 64 - log2(len(slots))
-
-	edges     []edge // the trie below its second level; open addressing, at most half full
-	edgeShift uint8
-	pairs     []uint32 // the node of two bytes, by first<<8 | second
-	singles   [256]uint32
-
-	lens        []uint8
-	left, right []uint32 // the merge that makes a token; both are the token itself where none does
-	shorter     []uint32 // the longest token that is a proper prefix
+	// The tokens by their bytes; open addressing, at most half full: tag<<idBits | token, 0 is free.
+	slots     []uint32
+	slotShift uint8 // 64 - log2(len(slots))
 }
 
-// slot is a token in the hash table. Up to eight bytes the key is the token; beyond, it is a hash and
-// the bytes decide.
-type slot struct {
-	key uint64
-	id  uint32
-	at  uint32 // length << lenShift | offset in source; 0 is a free slot
+// token is what is known of a token; its index is its rank.
+type token struct {
+	left, right uint32 // the merge that makes it; both are the token itself if it is a single byte
+	shorter     uint32 // the longest token that is a proper prefix of it
+	place       uint32 // length << placeBits | offset in blob
 }
-
-// edge is node<<40 | byte<<32 | next node.
-type edge uint64
 
 const (
-	lenShift   = 24
-	offsetMask = 1<<lenShift - 1
-	freeEdge   = ^edge(0)
+	idBits    = 18 // ranks are below 1<<idBits - 1
+	placeBits = 24
 
-	// A vocabulary file begins with two 32-bit counts: its tokens, and the edges of its trie.
+	// A vocabulary file begins with two 32-bit counts: its tokens, and the nodes of its trie.
 	headBytes = 8
+	// Each of its tokens begins with the bytes it shares with the one before, those of its own, those of
+	// the left half of the merge that makes it, and three for its rank.
+	entryBytes = 6
 )
 
-// stored is one token of a vocabulary file: a byte for its length, one for the length of the left half
-// of the merge that makes it (0 where none does), and its bytes.
-type stored struct {
-	id            uint32
-	from, cut, to int // cut == from: no merge makes it
-}
+func (t *token) len() int { return int(t.place >> placeBits) }
 
-func (s stored) merged() bool { return s.cut != s.from }
-
-func storedTokens(file string) iter.Seq[stored] {
-	return func(yield func(stored) bool) {
-		id := uint32(0)
-		for i := headBytes; i < len(file); id++ {
-			from := i + 2
-			s := stored{id: id, from: from, cut: from + int(file[i+1]), to: from + int(file[i])}
-			if !yield(s) {
-				return
-			}
-			i = s.to
-		}
-	}
-}
-
+// build reads a vocabulary file: the tokens in the order of their bytes, each without what it shares
+// with the one before. That is the trie, walked depth first.
 func build(file string) *tables {
-	blob := []byte(file)
-	size := binary.LittleEndian.Uint32(blob)
-	t := &tables{
-		source: file, size: size,
-		lens: make([]uint8, size), left: make([]uint32, size), right: make([]uint32, size), shorter: make([]uint32, size),
-		pairs: make([]uint32, 1<<16),
-	}
-	t.slots, t.slotShift = table[slot](2 * int(size))
-	t.edges, t.edgeShift = table[edge](2 * int(binary.LittleEndian.Uint32(blob[4:])))
-	for i := range t.edges {
-		t.edges[i] = freeEdge
-	}
-	for i := range t.pairs {
-		t.pairs[i] = none
-	}
-	for s := range storedTokens(file) {
-		t.bytesMax = max(t.bytesMax, s.to-s.from)
-		t.lens[s.id] = uint8(s.to - s.from)
-		t.insert(blob, s)
-		if s.to-s.from == 1 {
-			t.singles[blob[s.from]] = s.id
+	var head [headBytes]byte
+	copy(head[:], file)
+	size, nodes := binary.LittleEndian.Uint32(head[:]), binary.LittleEndian.Uint32(head[4:])
+	t := &tables{tokens: make([]token, size), blob: make([]byte, 0, len(file))}
+	log := bits.Len(uint(2*size - 1))
+	t.slots, t.slotShift = make([]uint32, 1<<log), uint8(64-log)
+
+	walk := newWalk(int(nodes))
+	var bytes []byte // of the token before, then of this one
+	for i := headBytes; i < len(file); {
+		shared, own, left := int(file[i]), int(file[i+1]), int(file[i+2])
+		rank := uint32(file[i+3]) | uint32(file[i+4])<<8 | uint32(file[i+5])<<16
+		i += entryBytes
+		bytes = append(bytes[:shared], file[i:i+own]...)
+		i += own
+
+		tk := token{left: rank, right: rank, shorter: walk.above(shared)}
+		if left != 0 {
+			tk.left = walk.at(left)
 		}
+		tk.place = uint32(len(bytes))<<placeBits | uint32(len(t.blob))
+		t.tokens[rank] = tk
+		t.blob = append(t.blob, bytes...)
+		t.bytesMax = max(t.bytesMax, len(bytes))
+		walk.add(shared, bytes, rank)
 	}
-	for s := range storedTokens(file) {
-		t.left[s.id], t.right[s.id] = s.id, s.id
-		if s.merged() {
-			t.left[s.id], t.right[s.id] = t.find(blob, s.from, s.cut), t.find(blob, s.cut, s.to)
-		}
+	t.trie = walk.trie()
+	for rank := range t.tokens {
+		t.insert(uint32(rank))
 	}
-	next := size // the number of the next mere prefix
-	for s := range storedTokens(file) {
-		if s.merged() {
-			next = t.plant(blob, s, next)
-		}
-	}
-	for s := range storedTokens(file) {
-		t.shorter[s.id] = none
-		if s.to-s.from > 1 {
-			t.shorter[s.id] = t.longest(blob, s.from, s.to-1)
+	for rank := range t.tokens {
+		if tk := &t.tokens[rank]; tk.left != uint32(rank) {
+			from := int(tk.place & (1<<placeBits - 1))
+			tk.right = t.find(t.blob, from+t.tokens[tk.left].len(), from+tk.len())
 		}
 	}
 	return t
 }
 
-// table has a power of two of entries, at least n, and the shift that makes an index of a 64-bit hash.
-func table[T any](n int) (entries []T, shift uint8) {
-	log := bits.Len(uint(n - 1))
-	return make([]T, 1<<log), uint8(64 - log)
-}
-
-func (t *tables) insert(blob []byte, s stored) {
-	n := s.to - s.from
-	key := keyOf(blob, s.from, n)
-	i := hash(key, n) >> t.slotShift
-	for t.slots[i].at != 0 {
+func (t *tables) insert(rank uint32) {
+	tk := t.tokens[rank]
+	i, tag := t.slot(keyOf(t.blob, int(tk.place&(1<<placeBits-1)), tk.len()), tk.len())
+	for t.slots[i] != 0 {
 		i = (i + 1) & uint64(len(t.slots)-1)
 	}
-	t.slots[i] = slot{key: key, id: s.id, at: uint32(n)<<lenShift | uint32(s.from)}
+	t.slots[i] = tag | (rank + 1)
 }
 
 // find is the token with the bytes text[from:to], or none.
 func (t *tables) find(text []byte, from, to int) uint32 {
-	n := to - from
-	if n > t.bytesMax {
+	if to-from > t.bytesMax {
 		return none
 	}
-	key := keyOf(text, from, n)
-	i := hash(key, n) >> t.slotShift
+	return t.findKey(keyOf(text, from, to-from), text[from:to])
+}
+
+// findKey is find for a text of which key is the key.
+func (t *tables) findKey(key uint64, text []byte) uint32 {
+	i, tag := t.slot(key, len(text))
 	for {
-		s := &t.slots[i&uint64(len(t.slots)-1)]
-		if s.at == 0 {
+		s := t.slots[i&uint64(len(t.slots)-1)]
+		if s == 0 {
 			return none
 		}
-		if s.key == key && int(s.at>>lenShift) == n {
-			at := int(s.at & offsetMask)
-			if n <= 8 || t.source[at:at+n] == string(text[from:to]) {
-				return s.id
-			}
+		if rank := s&(1<<idBits-1) - 1; s&^(1<<idBits-1) == tag && t.is(rank, key, text) {
+			return rank
 		}
 		i++
 	}
 }
 
+// is says whether the token has these bytes, of which key is the key.
+func (t *tables) is(rank uint32, key uint64, text []byte) bool {
+	tk := &t.tokens[rank]
+	at := int(tk.place & (1<<placeBits - 1))
+	switch {
+	case tk.len() != len(text):
+		return false
+	case len(text) <= 8:
+		return keyOf(t.blob, at, len(text)) == key
+	}
+	return string(t.blob[at:at+len(text)]) == string(text)
+}
+
 const multiplier = 0x9e3779b97f4a7c15
 
-func hash(key uint64, n int) uint64 {
+// slot is where to look for a key, and the tag that is there.
+func (t *tables) slot(key uint64, n int) (i uint64, tag uint32) {
 	key = (key ^ uint64(n)) * multiplier
-	return (key ^ key>>32) * multiplier
+	key = (key ^ key>>32) * multiplier
+	return key >> t.slotShift, uint32(key) &^ (1<<idBits - 1)
 }
 
 // keyOf is the n bytes themselves up to eight, else a mix of all of them.
@@ -192,61 +165,4 @@ func word(text []byte, i int) uint64 {
 	var b [8]byte
 	copy(b[:], text[i:])
 	return binary.LittleEndian.Uint64(b[:])
-}
-
-// plant puts a token's path into the trie. A prefix that is a token made by a merge is numbered as it.
-func (t *tables) plant(blob []byte, s stored, next uint32) uint32 {
-	number := func(to int) uint32 {
-		if id := t.find(blob, s.from, to); id != none && t.left[id] != id {
-			return id
-		}
-		next++
-		return next - 1
-	}
-	pair := int(blob[s.from])<<8 | int(blob[s.from+1])
-	if t.pairs[pair] == none {
-		t.pairs[pair] = number(s.from + 2)
-	}
-	node := t.pairs[pair]
-	for i := s.from + 2; i < s.to; i++ {
-		e := t.edge(node, blob[i])
-		if *e == freeEdge {
-			*e = edge(node)<<40 | edge(blob[i])<<32 | edge(number(i+1))
-		}
-		node = uint32(*e)
-	}
-	return next
-}
-
-// edge is the entry of the edge from node by b: a free one if there is none.
-func (t *tables) edge(node uint32, b byte) *edge {
-	key := uint64(node)<<8 | uint64(b)
-	i := key * multiplier >> t.edgeShift
-	for {
-		e := &t.edges[i&uint64(len(t.edges)-1)]
-		if *e == freeEdge || uint64(*e>>32) == key {
-			return e
-		}
-		i++
-	}
-}
-
-// longest is the longest token, made by merges or a single byte, that text[from:to] begins with.
-func (t *tables) longest(text []byte, from, to int) uint32 {
-	best := t.singles[text[from]]
-	if to-from == 1 {
-		return best
-	}
-	node := t.pairs[int(text[from])<<8|int(text[from+1])]
-	for i := from + 2; node != none; i++ {
-		if node < t.size {
-			best = node
-		}
-		if i == to {
-			break
-		}
-		// A free edge leads to none: its lower half is all ones.
-		node = uint32(*t.edge(node, text[i]))
-	}
-	return best
 }

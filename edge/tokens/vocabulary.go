@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// The vocabularies that OpenAI published with tiktoken, in the form that build reads; see vocab/README.md.
+// The vocabularies that OpenAI published with tiktoken, in the form that build reads.
 var (
 	//go:embed vocab/o200k.bin
 	o200kFile string
@@ -39,6 +39,15 @@ func Named(name string) (*Vocabulary, error) {
 
 // Name is the name that Named takes.
 func (v *Vocabulary) Name() string { return v.name }
+
+// Bound is an upper bound of the tokens of a text of so many bytes, without a look at it. A text that is
+// not UTF-8 may have more, once it is repaired.
+func (v *Vocabulary) Bound(textBytes int64) int64 {
+	if v.load == nil {
+		return (textBytes*halfNewDigit + 1) / 2
+	}
+	return textBytes
+}
 
 // Load makes the vocabulary ready, which the first count does otherwise: see the package comment for
 // time and memory.
