@@ -13,13 +13,13 @@ build: # the binaries, in bin/
 run: build # a node with demo data in front of a fake upstream, until Ctrl-C
 	@bash deploy/run.sh
 
-test: bin/summary # unit and integration tests; the last line counts them
+test: bin/summary # unit and integration tests, one package at a time since some measure time; the last line counts them
 	@bash .ci/need.sh redis-server nginx
-	@go test -count=1 -json ./... | $(SUMMARY)
+	@go test -count=1 -p 1 -json ./... | $(SUMMARY)
 
 race: bin/summary # the same with the race detector; needs a C compiler
 	@bash .ci/need.sh redis-server nginx gcc
-	@go test -count=1 -race -json ./... | $(SUMMARY)
+	@go test -count=1 -p 1 -race -json ./... | $(SUMMARY)
 
 check: # format, vet, staticcheck, go fix, go.mod
 	@bash .ci/check.sh
