@@ -28,9 +28,9 @@ fuzz: # every fuzz function for FUZZTIME
 	@bash .ci/need.sh redis-server
 	@bash .ci/fuzz.sh $(FUZZTIME)
 
-e2e: bin/summary # the tests that start the real binaries
-	@bash .ci/need.sh redis-server
-	@go test -count=1 -json ./cmd/... | $(SUMMARY)
+e2e: bin/summary # the tests that start the real binaries, in their long form
+	@bash .ci/need.sh redis-server nginx gcc
+	@TOLLGATE_LONG=1 go test -count=1 -p 1 -tags long -timeout 30m -json ./cmd/... | $(SUMMARY)
 
 # Built first: go run would add a line of its own behind the summary.
 bin/summary: $(wildcard .ci/tools/summary/*.go)

@@ -1,3 +1,5 @@
+//go:build long
+
 package main_test
 
 import (
@@ -13,14 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A node built with the race detector, under all that clients and operators do at once. Long form only.
+// A node built with the race detector, under all that clients and operators do at once. Needs a C
+// compiler; make e2e runs it.
 func TestRaceDetectorUnderMixedLoad(t *testing.T) {
-	if !long() {
-		t.Skip("set TOLLGATE_LONG=1; it builds a node with the race detector, which needs a C compiler")
-	}
-	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skip("no C compiler (cc)")
-	}
 	raced := filepath.Join(binaries, "tollgate-race")
 	build := exec.Command("go", "build", "-race", "-o", raced, "tollgate/cmd/tollgate")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
