@@ -6,15 +6,16 @@ import (
 )
 
 const (
-	// StepsMax is the work that one prompt may cost: measured as 8 to 20 ms of one core, the latter for
-	// random letters. It counts 1.7 MB of English, or 300 kB of Chinese. What is left of a text when
-	// the steps are used up counts at its bound of a token per byte.
+	// StepsMax is the work that one prompt may cost: measured as 7 to 20 ms of one core, the latter for
+	// random characters. A megabyte of ordinary text takes about half of it in English, and in other
+	// languages as far as its words come back. What is left of a text when the steps are used up counts
+	// at its bound of a token per byte.
 	StepsMax = 1 << 19
 
 	stepsPerPiece = 1
-	stepsPerToken = 2 // of a merge
+	stepsPerToken = 3 // of a merge
 	// repairedBytesMax bounds the copy of a text that is not UTF-8. A longer one counts at its bound.
-	repairedBytesMax = 1 << 20
+	repairedBytesMax = 256 << 10
 )
 
 // Counter adds up the tokens of several texts, each of which the model reads on its own. It is a plain
