@@ -29,8 +29,8 @@ func ChatOverhead(messages, names int) int64 {
 //
 // The model is shown a shorter form than the JSON: without quotes and braces, and schemas as types. The
 // recipe has a number for each function, property and item of an enum besides their texts. The sum of the
-// JSON's tokens and of those numbers is above what either comes to: an upper bound, at two times the
-// recipe's count and less, for short definitions.
+// JSON's tokens and of those numbers is not below what the recipe comes to, and up to three times that
+// for definitions with few words.
 func (c *Counter) AddTools(tools *fastjson.Value) {
 	items := tools.GetArray()
 	if len(items) == 0 {
