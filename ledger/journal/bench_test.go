@@ -2,10 +2,11 @@ package journal
 
 import (
 	"errors"
-	"github.com/stretchr/testify/require"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 func benchOptions(b *testing.B) Options {

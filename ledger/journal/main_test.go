@@ -58,7 +58,9 @@ func committed(n int) *Committed {
 			Model: "gpt-4o-mini", Route: "/v1/*", Upstream: "openai", Path: "direct", Attempt: "a1", OwnID: true,
 			Reserved: 4096, PriceID: "p1", Deadline: 1_800_000_900_000, Created: 1_800_000_000_000,
 			Chain: quota.Chain{
-				{Scope: quota.Org, ID: "t_acme"}, {Scope: quota.App, ID: "a_web"}, {Scope: quota.Key, ID: "k_1"},
+				{Scope: quota.Org, ID: "t_acme"},
+				{Scope: quota.App, ID: "a_web"},
+				{Scope: quota.Key, ID: "k_1"},
 				{Scope: quota.Key, ID: "k_1", Period: quota.Day, Window: quota.Window{Name: "d20261130", Start: 1_796_000_000_000, End: 1_796_086_400_000}},
 			},
 			Buckets: []lua.BucketArg{{Scope: quota.Key, ID: "k_1", Unit: quota.UnitTPM, Limit: quota.Bucket{Rate: 100_000, Burst: 100_000}}},
@@ -144,12 +146,4 @@ func segments(t testing.TB, dir string) []string {
 	require.NoError(t, err)
 	slices.Sort(list)
 	return list
-}
-
-// copyDir copies a data directory as it is at this instant, file by file.
-func copyDir(t testing.TB, from string) (to string) {
-	t.Helper()
-	to = t.TempDir()
-	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
-	return to
 }

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/stretchr/testify/require"
 )
 
@@ -358,4 +360,22 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 		_ = j.Err()
 	}))
 	require.NoError(t, failed)
+}
+
+func TestMetrics(t *testing.T) {
+	j, _ := openTest(t, small(t.TempDir()))
+	syncAll(t, j, appendMany(t, j, 0, 3))
+	r := j.Reader("settlement")
+	require.NoError(t, r.Commit(readAll(t, r, 2)[1].After))
+	eventually(t, "the gauges follow", func() bool {
+		return lagGauges["settlement"].Get() == 1 && lagGauges["events"].Get() == 3 && bytesGauge.Get() == float64(4*segmentBytesMin)
+	})
+	var text bytes.Buffer
+	metrics.WritePrometheus(&text, false)
+	for _, name := range []string{
+		"tollgate_journal_bytes ", "tollgate_journal_seconds_left ", `tollgate_journal_lag_records{reader="settlement"} `,
+		`tollgate_journal_lag_records{reader="events"} `, `tollgate_journal_sync_seconds_bucket{le="0.01"} `,
+	} {
+		require.Contains(t, text.String(), "\n"+name)
+	}
 }

@@ -36,8 +36,8 @@ func fillAny(t *rapid.T, v reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			fillAny(t, v.Field(i))
+		for _, field := range v.Fields() {
+			fillAny(t, field)
 		}
 	case reflect.String:
 		v.SetString(rapid.StringN(0, -1, 40).Draw(t, "text"))
@@ -130,7 +130,8 @@ func TestEncodingIsFixed(t *testing.T) {
 	require.Equal(t, []byte("\x07\x01\x01s\x01t\x01a\x01k\x03tab\x03\x00\x16\x01x\x00\x00\x00\x08\x03d01\x02\x04\x02\x04\x06"), encoded(t, &Head{TabTotals{
 		Store: "s", Tenant: "t", App: "a", Key: "k", Tab: "tab", Granted: 1, Freed: 2, Spent: 3,
 		Chain: quota.Chain{
-			{Scope: quota.Org, ID: "t"}, {Scope: quota.Key, ID: "x", Period: quota.Month},
+			{Scope: quota.Org, ID: "t"},
+			{Scope: quota.Key, ID: "x", Period: quota.Month},
 			{Scope: quota.Org, ID: "t", Period: quota.Day, Window: quota.Window{Name: "d01", Start: 1, End: 2}},
 		},
 	}}))
