@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	"tollgate/edge/admission"
 	"tollgate/edge/dialect"
@@ -36,9 +38,11 @@ type exchange struct {
 	strip    bool  // the usage chunk was asked for by this node: the client does not see it
 	meter    *dialect.Meter
 	call     *upstream.Call
-	body     io.Reader // what the client gets of the answer's body
-	sealed   bool      // the body is compressed: nothing can be read from it
-	status   int       // of the upstream's answer
+	body     io.Reader     // what the client gets of the answer's body
+	sealed   bool          // the body is compressed: nothing can be read from it
+	status   int           // of the upstream's answer
+	client   net.Conn      // whom the answer is written to
+	patience time.Duration // for a client that does not read on: the upstream's idle timeout
 	unwatch  func()
 	gone     atomic.Bool // the client left
 	ended    atomic.Bool
@@ -94,6 +98,8 @@ func (x *exchange) Read(p []byte) (n int, err error) {
 	case err != nil:
 		x.failed = true
 	}
+	// What was read is written next. A client that takes nothing for so long is as good as gone.
+	_ = x.client.SetWriteDeadline(time.Now().Add(x.patience))
 	return n, err
 }
 
@@ -130,6 +136,9 @@ func (x *exchange) end(answered bool) {
 	}
 	if x.unwatch != nil {
 		x.unwatch()
+	}
+	if x.client != nil {
+		_ = x.client.SetWriteDeadline(time.Time{})
 	}
 	if answered && !x.whole && !x.failed && !x.gone.Load() {
 		clientGone.Inc() // noticed by the write

@@ -390,3 +390,23 @@ func readAnswer(t *testing.T, from *bufio.Reader, method string) *http.Response 
 	require.NoError(t, res.Body.Close())
 	return res
 }
+
+// A client that stops reading, without leaving, does not keep its hold and its upstream call for ever.
+func TestClientThatStopsReading(t *testing.T) {
+	r := newRig(t)
+	r.yaml = strings.Replace(r.yaml, "idle: 2s", "idle: 300ms", 1)
+	n := r.node()
+	secret := r.tenant("t_1", 100_000)
+	require.NoError(t, r.fake.Behave(fake.Rule{Set: fake.Settings{"chunks": "64", "pad-bytes": "1000000"}}))
+	conn := n.dial(t)
+	_, err := io.WriteString(conn, rawRequest("POST", "/v1/chat/completions", secret, chat("fake-p12-c64", true)))
+	require.NoError(t, err)
+	one := make([]byte, 1)
+	_, err = io.ReadFull(conn, one)
+	require.NoError(t, err)
+	_, err = r.fake.Wait(within(t, 10*time.Second), func(s fake.Totals) bool { return s.Ended == 1 })
+	require.NoError(t, err)
+	spent := n.books(t, "t_1")
+	require.Positive(t, spent)
+	require.LessOrEqual(t, spent, int64(12+100))
+}

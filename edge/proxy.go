@@ -292,7 +292,8 @@ func (s *Server) forward(x *exchange, r *request, up *upstream.Upstream, body []
 			x.end(false)
 		}
 	}()
-	x.unwatch = upstream.Watch(r.ctx.Conn(), x.clientLeft)
+	x.client, x.patience = r.ctx.Conn(), s.cfg.Upstreams[x.upstream].Timeout.Idle
+	x.unwatch = upstream.Watch(x.client, x.clientLeft)
 	begin := time.Now()
 	err := up.Do(x.call)
 	if x.gone.Load() {
