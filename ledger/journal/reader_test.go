@@ -376,6 +376,6 @@ func TestMetrics(t *testing.T) {
 		"tollgate_journal_bytes ", "tollgate_journal_seconds_left ", `tollgate_journal_lag_records{reader="settlement"} `,
 		`tollgate_journal_lag_records{reader="events"} `, `tollgate_journal_sync_seconds_bucket{le="0.01"} `,
 	} {
-		require.Contains(t, text.String(), "\n"+name)
+		require.Contains(t, "\n"+text.String(), "\n"+name)
 	}
 }
