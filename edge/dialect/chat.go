@@ -139,7 +139,7 @@ func parseChat(p *fastjson.Parser, body []byte, vocabulary func(model string) *t
 	if r.UsageAsked, r.SetUsage, err = usageOption(f[fieldOptions]); err != nil {
 		return r, err
 	}
-	r.Prompt.measure(o, vocabularyOf(vocabulary, r.Model))
+	r.Prompt = measurePrompt(o, r.Model, vocabularyOf(vocabulary, r.Model))
 	return r, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"tollgate/edge/tokens"
 	"tollgate/quota"
 )
 
@@ -186,11 +187,12 @@ func TestPromptBound(t *testing.T) {
 		assert.Greater(t, size(members), plain+20_000, name)
 	}
 	assert.Equal(t, plain, size(`"messages":[],"user":"`+long+`","metadata":{"x":"`+long+`"}`), "what stays out of the prompt")
+	oneImage := tokens.ImageTokens("m", 0, 0, tokens.DetailHigh)
 	image := size(`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + long + `"}}]}]`)
-	assert.Less(t, image, empty+mediaTokensEach+20, "an image is not its letters")
-	assert.Greater(t, image, empty+mediaTokensEach)
+	assert.Less(t, image, empty+oneImage+20, "an image is not its letters")
+	assert.Greater(t, image, empty+oneImage)
 	assert.Equal(t, message("\u4f60"), size(`"messages":[{"role":"user","content":"\u4f60"}]`), "escapes count as what they mean")
-	assert.Greater(t, size(`"messages":[`+strings.Repeat(`{},`, 99)+`{}]`), plain+100*messageTokens-1, "empty messages count")
+	assert.Greater(t, size(`"messages":[`+strings.Repeat(`{},`, 99)+`{}]`), plain+tokens.ChatOverhead(100, 0)-tokens.ChatOverhead(0, 0)-1, "empty messages count")
 }
 
 func TestParseChatAllocations(t *testing.T) {
