@@ -73,6 +73,10 @@ var fences = []fence{
 		reason: "the breaker says when Redis rules; it must not ask Redis",
 	},
 	{
+		from: "", to: "edge/tokens", except: []string{"edge"},
+		reason: "counting tokens sizes a request, which is the data plane's business",
+	},
+	{
 		from: "", to: "github.com/redis/rueidis", except: []string{"lua"}, testsMay: true, dependency: true,
 		reason: "every call of Redis goes through lua.Store and its guard, so that none can bypass the breaker or the time budget",
 	},
