@@ -3,6 +3,7 @@ package journal
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -193,7 +194,18 @@ func TestTwoNodesOnOneDirectory(t *testing.T) {
 // have left: an older segment's copy is never older than a newer one's.
 func copyNewestFirst(t testing.TB, from string) (to string) {
 	t.Helper()
-	to = t.TempDir()
+	for {
+		to = t.TempDir()
+		err := tryCopy(t, from, to)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // a segment was deleted meanwhile: begin again
+		}
+		require.NoError(t, err)
+		return to
+	}
+}
+
+func tryCopy(t testing.TB, from, to string) error {
 	require.NoError(t, os.Mkdir(filepath.Join(to, dirName), 0o700))
 	files, err := filepath.Glob(filepath.Join(from, dirName, "*"+cursorSuffix))
 	require.NoError(t, err)
@@ -201,10 +213,14 @@ func copyNewestFirst(t testing.TB, from string) (to string) {
 	slices.Reverse(newest)
 	for _, path := range append(files, newest...) {
 		data, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(to, dirName, filepath.Base(path)), data, 0o600))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, dirName, filepath.Base(path)), data, 0o600); err != nil {
+			return err
+		}
 	}
-	return to
+	return nil
 }
 
 // The files of a log under load, copied at any instant, hold all that was acknowledged before.
