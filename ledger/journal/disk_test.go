@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -98,9 +99,13 @@ func TestSizeBound(t *testing.T) {
 	}
 	j, _ := openTest(t, opt)
 	require.NoError(t, j.Err())
-	calls := fillUp(t, j, &Reserved{Call: committed(0).Call})
-	require.ErrorIs(t, j.Err(), ErrFull)
-	ends := fillUp(t, j, committed(0))
+	calls, ends := 0, 0
+	// The last spare may still have been in the making when filling stopped: then there is room once more.
+	eventually(t, "no room for calls", func() bool {
+		calls += fillUp(t, j, &Reserved{Call: committed(0).Call})
+		return errors.Is(j.Err(), ErrFull)
+	})
+	ends += fillUp(t, j, committed(0))
 	require.Greater(t, ends, int(opt.SegmentBytes/300), "a segment was kept for the ends of running calls")
 	require.LessOrEqual(t, j.bytes(), opt.MaxBytes)
 	require.Len(t, segments(t, dir), int(opt.MaxBytes/opt.SegmentBytes))
