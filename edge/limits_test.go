@@ -3,6 +3,8 @@ package edge_test
 import (
 	"fmt"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -180,4 +182,27 @@ func TestClamp(t *testing.T) { // B7
 	require.Equal(t, 429, a.status, "less than min_output is left")
 	refuse := r.tenant("t_refuse", 600, func(tn *ledger.Tenant, _ *ledger.App, _ *ledger.Key) { tn.Policy = []byte(`{"fit":"refuse"}`) })
 	require.Equal(t, 429, n.post("/v1/chat/completions", refuse, body).status)
+}
+
+// R31: what an upstream may run at once is this node's limit for all tenants; beyond it nothing is charged.
+func TestUpstreamIsBusy(t *testing.T) {
+	r := newRig(t)
+	r.yaml = strings.Replace(r.yaml, "dialect: openai,", "dialect: openai, max_concurrency: 1,", 1)
+	n := r.node()
+	one, other := r.tenant("t_one", 10_000), r.tenant("t_other", 10_000)
+	require.NoError(t, r.fake.Behave(fake.Rule{Times: 1, Set: fake.Settings{"hang": "before"}}))
+	var first reply
+	var wait sync.WaitGroup
+	wait.Go(func() { first = n.post("/v1/chat/completions", one, chatBody) })
+	_, err := r.fake.Wait(t.Context(), func(s fake.Totals) bool { return s.Silent >= 1 })
+	require.NoError(t, err)
+	a := n.post("/v1/chat/completions", other, chatBody)
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "upstream_busy", a.code(t))
+	require.NotEmpty(t, a.header.Get("Retry-After"))
+	require.EqualValues(t, 0, n.settled("t_other").Spent)
+	r.fake.Release()
+	wait.Wait()
+	require.Equal(t, 200, first.status)
+	require.Equal(t, 200, n.post("/v1/chat/completions", other, chatBody).status)
 }

@@ -131,7 +131,7 @@ func (r *rig) node() *node {
 	ups := map[string]*upstream.Upstream{}
 	for name, c := range cfg.Upstreams {
 		ups[name], err = upstream.New(upstream.Options{
-			Name: name, URL: c.URL, Headers: c.Headers,
+			Name: name, URL: c.URL, Headers: c.Headers, ConnsMax: c.MaxConcurrency,
 			Auth:    upstream.Auth{Header: c.Auth.Header, Prefix: c.Auth.Prefix, Secret: c.Auth.Secret.Reveal()},
 			Timeout: upstream.Timeouts{Connect: c.Timeout.Connect, FirstByte: c.Timeout.FirstByte, Idle: c.Timeout.Idle, Total: c.Timeout.Total},
 		})
