@@ -264,6 +264,8 @@ func TestRetryAfterIsEnough(t *testing.T) {
 		require.Equal(t, 429, a.status)
 		require.Equal(t, "1", a.header.Get("Retry-After"))
 	}
+	_, err = r.fake.Wait(within(t, 10*time.Second), func(s fake.Totals) bool { return s.Silent == 4 }) // else the release comes too early
+	require.NoError(t, err)
 	r.fake.Release()
 	for range 4 {
 		require.Equal(t, 200, (<-answers).status)
