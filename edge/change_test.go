@@ -103,12 +103,12 @@ func TestChangesAreFeltEverywhere(t *testing.T) {
 	// A rotation with an overlap: both secrets work, then the old one ends by itself.
 	fresh := identity.NewSecret()
 	now = r.changed(t, func(ctx context.Context) error {
-		_, _, err := r.db.RotateKey(ctx, op, "t_1", "k_1", identity.HexHash(fresh), time.Now().Add(400*time.Millisecond).UnixMilli())
+		_, _, err := r.db.RotateKey(ctx, op, "t_1", "k_1", identity.HexHash(fresh), time.Now().Add(1500*time.Millisecond).UnixMilli())
 		return err
 	})
 	expect("a new secret", fresh, 200, "", now)
 	require.Equal(t, 200, nodes[0].post(consume, secret, `{"cost":1}`).status, "the old one still works")
-	expect("an old secret", secret, 403, "key_disabled", now.Add(400*time.Millisecond))
+	expect("an old secret", secret, 403, "key_disabled", now.Add(1500*time.Millisecond))
 	require.Equal(t, 200, nodes[1].post(consume, fresh, `{"cost":1}`).status)
 
 	// Revoked: on every node, also in the middle of a call, which ends as it would have.
